@@ -32,7 +32,7 @@ bench: .venv/.stamp ## Run the benchmarks
 
 clean: ## Remove caches and build output; keep .venv and results
 	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pinned torch goes in first and the pinned build backend beside it; an open range
 # for torch would bring gigabytes of CUDA packages.

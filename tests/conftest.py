@@ -1,0 +1,81 @@
+"""What every test runs under: a temporary folder, untouched global state, repeatable examples."""
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+settings.register_profile(
+    "attnlimit", derandomize=True, deadline=None, max_examples=50, print_blob=True, database=None
+)
+settings.load_profile("attnlimit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Without an example database hypothesis still caches constants and character tables on disk.
+    home = tempfile.TemporaryDirectory(prefix="attnlimit-hypothesis-")
+    set_hypothesis_home_dir(home.name)
+    config.add_cleanup(home.cleanup)
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """A piece of global state that a test must leave as it found it."""
+
+    name: str
+    read: Callable[[], Any]
+    restore: Callable[[Any], object]
+
+
+GLOBAL_STATE = (
+    GlobalState("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    GlobalState("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    GlobalState("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    GlobalState(
+        "torch's global generator",
+        lambda: torch.get_rng_state().numpy().tobytes(),
+        lambda state: torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
+    ),
+    GlobalState(
+        "numpy's global generator",
+        lambda: [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],  # noqa: NPY002
+        lambda state: np.random.set_state(tuple(state)),  # noqa: NPY002
+    ),
+    GlobalState("random's global generator", random.getstate, random.setstate),
+)
+
+
+@pytest.fixture(autouse=True)
+def unchanged_global_state() -> Iterator[None]:
+    """Fail a test that changes global state, and put the state back for the next one."""
+    before = [state.read() for state in GLOBAL_STATE]
+    yield
+    changed = []
+    for state, value in zip(GLOBAL_STATE, before, strict=True):
+        if state.read() != value:
+            changed.append(state.name)
+            state.restore(value)
+    if changed:
+        pytest.fail(
+            f"the test changed {', '.join(changed)}; pass a generator or dtype instead", pytrace=False
+        )
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test in a folder of its own, so that nothing lands in the repository."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A fresh generator with a fixed seed."""
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,140 @@
+"""Every snippet of the README runs: `>>>` blocks as doctests, `attnlimit` lines as commands."""
+
+import doctest
+import re
+import shlex
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+SHELL = {"sh", "bash", "console"}
+OUTPUT = {"text"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block, its language and the line on which it starts."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks_of(markdown: str) -> list[Block]:
+    """All code blocks in order; those whose language would let them escape the tests are refused."""
+    blocks = []
+    for token in MarkdownIt().parse(markdown):
+        if token.type not in {"fence", "code_block"}:
+            continue
+        first_line = token.map[0] + 1
+        language = token.info.split()[0] if token.info.strip() else ""
+        if language not in {"python"} | SHELL | OUTPUT:
+            raise ValueError(f"line {first_line}: a block of language {language!r} would not be tested")
+        blocks.append(Block(language, token.content, first_line))
+    return blocks
+
+
+def run_python(blocks: list[Block]) -> str:
+    """Run the Python blocks in one namespace; return doctest's account of the failures."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    runner = doctest.DocTestRunner(optionflags=flags, verbose=False)
+    report: list[str] = []
+    namespace: dict[str, object] = {"__name__": "readme"}
+    for block in blocks:
+        if block.language != "python":
+            continue
+        test = doctest.DocTestParser().get_doctest(
+            block.text, namespace, "README.md", "README.md", block.line
+        )
+        if not test.examples:
+            raise ValueError(f"line {block.line}: write Python blocks with >>> and their true output")
+        runner.run(test, out=report.append, clear_globs=False)
+        namespace = test.globs
+    return "".join(report)
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    """The block's command lines, split into words; one simple command per line."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line.strip().removeprefix("$ "), comments=True) for line in lines]
+    for words in commands:
+        if any(set(word) <= set("|&;<>") for word in words if word):
+            raise ValueError(f"line {block.line}: one command a line, without pipes or redirection: {words}")
+    return [words for words in commands if words]
+
+
+def run_command(words: list[str], makefile: str) -> None:
+    """Run an `attnlimit` command; only look at those that set the project up, which would recurse."""
+    match words:
+        case ["attnlimit", *arguments]:
+            executable = Path(sysconfig.get_path("scripts")) / "attnlimit"
+            done = subprocess.run(
+                [str(executable), *arguments], capture_output=True, text=True, timeout=300, check=False
+            )
+            if done.returncode:
+                raise AssertionError(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stderr}")
+        case ["make", target] if re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE):
+            pass
+        case ["git", "clone", _, *_] | ["cd", _]:
+            pass
+        case _:
+            raise ValueError(f"the README test does not know how to check: {shlex.join(words)}")
+
+
+def test_python_blocks() -> None:
+    failures = run_python(blocks_of((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert not failures, failures
+
+
+def test_shell_blocks() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for block in blocks_of((ROOT / "README.md").read_text(encoding="utf-8")):
+        if block.language in SHELL:
+            for words in commands_of(block):
+                run_command(words, makefile)
+
+
+def test_python_blocks_share_a_namespace() -> None:
+    blocks = blocks_of("```python\n>>> a = 2\n```\ntext\n```python\n>>> a + 1\n3\n```\n")
+    assert run_python(blocks) == ""
+
+
+def test_wrong_output_is_reported() -> None:
+    assert "Got:\n    2" in run_python(blocks_of("```python\n>>> 1 + 1\n3\n```\n"))
+
+
+@pytest.mark.parametrize("markdown", ["```\nls\n```\n", "```yaml\na: 1\n```\n", "    indented\n"])
+def test_untested_language_is_refused(markdown: str) -> None:
+    with pytest.raises(ValueError, match="would not be tested"):
+        blocks_of(markdown)
+
+
+def test_python_without_prompts_is_refused() -> None:
+    with pytest.raises(ValueError, match="write Python blocks with >>>"):
+        run_python(blocks_of("```python\nprint(1)\n```\n"))
+
+
+def test_commands_are_split_and_comments_dropped() -> None:
+    block = Block("sh", "# first\n$ attnlimit a \\\n  --b 'c d'  # why\n\nmake test\n", 1)
+    assert commands_of(block) == [["attnlimit", "a", "--b", "c d"], ["make", "test"]]
+
+
+def test_shell_operators_are_refused() -> None:
+    with pytest.raises(ValueError, match="one command a line"):
+        commands_of(Block("sh", "cd x && make test\n", 1))
+
+
+@pytest.mark.parametrize("words", [["rm", "-rf", "x"], ["make", "nothing"], ["git", "push"], ["attnlimits"]])
+def test_unknown_command_is_refused(words: list[str]) -> None:
+    with pytest.raises(ValueError, match="does not know how to check"):
+        run_command(words, "test: lint\n")
+
+
+def test_failing_command_is_reported() -> None:
+    with pytest.raises(AssertionError, match="ended with"):
+        run_command(["attnlimit", "no-such-command"], "")

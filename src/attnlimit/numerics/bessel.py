@@ -1,5 +1,6 @@
 """The cumulant generating function of the uniform unit sphere, by Bessel recurrences in the dimension."""
 
+import math
 from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
@@ -11,10 +12,10 @@ from numpy.polynomial.polynomial import polyadd, polyder, polyint, polymul
 from numpy.typing import NDArray
 from torch import Tensor
 
-# From ν = 12 on, sixteen orders of the large-order expansion leave a relative error below 1e-15. Starting
-# higher would need fewer, but each step down costs time and adds rounding to A′ at large r.
+# The large-order expansion starts at ν ≥ 12 and is cut at the first order k with ν^−k below 1e-17. Starting
+# higher would need fewer orders, but each step down costs time and adds rounding to A′ at large r.
 _FIRST_ORDER = 12
-_EXPANSION_ORDERS = 16
+_NEGLIGIBLE = 1e-17
 
 Polynomial = NDArray[np.object_]  # exact coefficients (Fraction), lowest power first
 
@@ -107,7 +108,7 @@ class _DebyeSeries(NamedTuple):
 def _debye_series(dim: int) -> _DebyeSeries:
     order = Fraction(dim, 2) - 1
     slope = _exact(0)
-    for k in range(1, _EXPANSION_ORDERS + 1):
+    for k in range(1, 1 + math.ceil(math.log(_NEGLIGIBLE) / -math.log(order))):
         slope = polyadd(slope, _debye_slope(k) * order**-k)
     correction = polyadd(_exact(0, 0, Fraction(1, 2)), polymul(_exact(0, 0, 0, 1), slope)) * order**-2
     derivative = polyadd(correction, polymul(_exact(0, -1, 0, 1), polyder(correction)))

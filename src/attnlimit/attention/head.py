@@ -1,0 +1,231 @@
+"""A head: the linear maps around a softmax. Applied to a measure it is a map from queries to outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import InputError
+from attnlimit.numerics.inputs import Array, as_float, as_points, as_positive
+
+if TYPE_CHECKING:
+    from attnlimit.attention.hardmax import HardmaxMap
+    from attnlimit.attention.maps import AttentionMap
+    from attnlimit.measures.base import Measure
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The parts of a head: q = R x + b_q, k = Lᵀy + b_k, v = V y + b_v; L or V None is the identity."""
+
+    right: Float[Tensor, "*heads r dq"]
+    left: Float[Tensor, "*heads dk r"] | None = None
+    V: Float[Tensor, "*heads dv d"] | None = None
+    query_bias: Float[Tensor, "*heads r"] | None = None
+    key_bias: Float[Tensor, "*heads r"] | None = None
+    value_bias: Float[Tensor, "*heads dv"] | None = None
+
+
+class Head:
+    """Softmax attention with score yᵀA x of key y for query x, and value V y (V None: the identity):
+
+        head(μ)(x) = ∫ e^{yᵀAx} V y dμ(y) / ∫ e^{yᵀAx} dμ(y).
+
+    A is (d_key, d_query) and V is (d_out, d); leading axes are several heads at once, and come first in every
+    output. `Head.from_projections` keeps A in factored form.
+
+    >>> head = Head([[2.0, 0.0], [0.0, 2.0]])
+    >>> from attnlimit import Gaussian
+    >>> head(Gaussian(cov=0.5, dim=2))([1.0, -1.0])
+    tensor([ 1., -1.], dtype=torch.float64)
+    """
+
+    def __init__(self, A: Array, V: Array | None = None) -> None:
+        right = _matrix(A, "A")
+        self.factors = Factors(right, V=None if V is None else _matrix(V, "V", like=right))
+        self._check_heads()
+
+    @classmethod
+    def from_projections(
+        cls,
+        Wq: Array,
+        Wk: Array,
+        Wv: Array | None = None,
+        *,
+        bq: Array | None = None,
+        bk: Array | None = None,
+        bv: Array | None = None,
+        scale: float | None = None,
+    ) -> Head:
+        """A head from its projections, A = scale·WkᵀWq, never formed: Wq (*heads, d_h, d_query),
+        Wk (*heads, d_h, d_key), Wv (*heads, d_out, d); scale is 1/√d_h unless given. Biases are (*heads, d_h)
+        or (*heads, d_out); bk shifts all scores of a query alike, so only linear attention sees it.
+        """
+        right = _matrix(Wq, "Wq")
+        left = _matrix(Wk, "Wk", like=right)
+        if left.shape[-2] != right.shape[-2]:
+            raise InputError(
+                f"Wq and Wk must project to the same head dimension, got {right.shape[-2]} and {left.shape[-2]} rows."
+            )
+        scale = right.shape[-2] ** -0.5 if scale is None else as_positive(scale, "scale")
+        V = None if Wv is None else _matrix(Wv, "Wv", like=right)
+        if V is None and bv is not None:
+            raise InputError("bv was given without Wv: pass the identity as Wv if that is meant.")
+        query_bias = None if bq is None else scale * as_points(bq, right.shape[-2], "bq", like=right)
+        key_bias = None if bk is None else as_points(bk, right.shape[-2], "bk", like=right)
+        value_bias = None if bv is None or V is None else as_points(bv, V.shape[-2], "bv", like=right)
+        return cls._of(Factors(scale * right, left.mT, V, query_bias, key_bias, value_bias))
+
+    @classmethod
+    def _of(cls, factors: Factors) -> Head:
+        head = cls.__new__(cls)
+        head.factors = factors
+        head._check_heads()
+        return head
+
+    def _check_heads(self) -> None:
+        f = self.factors
+        for name, factor in (("Wk", f.left), ("V", f.V)):
+            if factor is not None and factor.shape[:-2] != self.heads:
+                raise InputError(
+                    f"{name} is for heads {tuple(factor.shape[:-2])}, A or Wq for heads {tuple(self.heads)}: they must agree."
+                )
+        for name, bias in (("bq", f.query_bias), ("bk", f.key_bias), ("bv", f.value_bias)):
+            if bias is not None and bias.shape[:-1] != self.heads:
+                raise InputError(
+                    f"{name} is for heads {tuple(bias.shape[:-1])}, the rest for {tuple(self.heads)}."
+                )
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def heads(self) -> torch.Size:
+        """Leading shape: () for one head."""
+        return self.factors.right.shape[:-2]
+
+    @property
+    def query_dim(self) -> int:
+        return self.factors.right.shape[-1]
+
+    @property
+    def key_dim(self) -> int:
+        return self.factors.right.shape[-2] if self.factors.left is None else self.factors.left.shape[-2]
+
+    @property
+    def A(self) -> Float[Tensor, "*heads dk dq"]:
+        """The score matrix, formed on request."""
+        f = self.factors
+        return f.right if f.left is None else f.left @ f.right
+
+    @property
+    def V(self) -> Float[Tensor, "*heads dv d"]:
+        """The value matrix, formed on request when it is the identity."""
+        return torch.eye(self.key_dim).to(self.factors.right) if self.factors.V is None else self.factors.V
+
+    def __repr__(self) -> str:
+        f = self.factors
+        count = f"{self.heads.numel()} heads, " if self.heads else ""
+        rank = "" if f.left is None else f", rank {f.right.shape[-2]}"
+        out = "identity values" if f.V is None else f"{f.V.shape[-2]}-d values"
+        return f"{type(self).__name__}({count}{self.query_dim}-d queries, {self.key_dim}-d keys{rank}, {out})"
+
+    def scaled(self, kappa: float) -> Head:
+        """The head with all scores multiplied by κ; κ → ∞ is hardmax."""
+        f = self.factors
+        kappa = as_positive(kappa, "kappa")
+        bias = None if f.query_bias is None else kappa * f.query_bias
+        return self._of(replace(f, right=kappa * f.right, query_bias=bias))
+
+    def linear(self) -> Head:
+        """Linear attention with the same matrices: x ↦ ∫ V y (yᵀA x) dμ(y), no softmax."""
+        from attnlimit.attention.linear import LinearHead
+
+        return LinearHead._of(self.factors)
+
+    # --- applied to a measure ---------------------------------------------------------------------
+
+    def __call__(self, measure: Measure) -> AttentionMap:
+        from attnlimit.attention.maps import LimitMap, TokenMap
+        from attnlimit.measures.empirical import Empirical
+
+        self.check_fits(measure)
+        return TokenMap(self, measure) if isinstance(measure, Empirical) else LimitMap(self, measure)
+
+    def hardmax(self, measure: Measure) -> HardmaxMap:
+        """The κ → ∞ map: V times the key of largest score, ties averaged."""
+        from attnlimit.attention.hardmax import HardmaxMap
+
+        self.check_fits(measure)
+        return HardmaxMap(self, measure)
+
+    def check_fits(self, measure: Measure) -> None:
+        """Dimension, dtype and device must agree with the measure's."""
+        right, values = self.factors.right, getattr(measure, "values", None)
+        value_dim = measure.dim if values is None else values.shape[-1]
+        if measure.dim != self.key_dim:
+            raise InputError(
+                f"The head reads {self.key_dim}-dimensional keys, but {measure!r} has dimension {measure.dim}."
+            )
+        if self.factors.V is not None and self.factors.V.shape[-1] != value_dim:
+            raise InputError(
+                f"V has {self.factors.V.shape[-1]} columns, but the values of {measure!r} have dimension {value_dim}."
+            )
+        if measure.dtype != right.dtype or measure.device != right.device:
+            raise InputError(
+                f"The head is {right.dtype} on {right.device}, {measure!r} is {measure.dtype} on {measure.device}: "
+                "convert one of them, mixing would lose precision or fail."
+            )
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def checked(self, x: Array) -> Tensor:
+        """Queries as a tensor of shape (*batch, d_query)."""
+        return as_points(x, self.query_dim, "queries", like=self.factors.right)
+
+    def query(self, x: Float[Tensor, "*batch dq"]) -> Float[Tensor, "*all r"]:
+        """q = R x + b_q, shape (*heads, *batch, r)."""
+        f = self.factors
+        q = x.reshape(-1, self.query_dim) @ f.right.mT
+        if f.query_bias is not None:
+            q = q + f.query_bias[..., None, :]
+        return q.reshape(*self.heads, *x.shape[:-1], q.shape[-1])
+
+    def keys(self, y: Float[Tensor, "n dk"]) -> Float[Tensor, "*heads n r"]:
+        """Lᵀy, shape (*heads, n, r); without b_k, which softmax does not see."""
+        return y.expand(*self.heads, *y.shape) if self.factors.left is None else y @ self.factors.left
+
+    def score_vector(self, x: Float[Tensor, "*batch dq"]) -> Float[Tensor, "*all dk"]:
+        """a = L q, so that the score of key y is aᵀy; shape (*heads, *batch, d_key)."""
+        q, left = self.query(x), self.factors.left
+        if left is None:
+            return q
+        flat = q.reshape(*self.heads, -1, q.shape[-1])
+        return (flat @ left.mT).reshape(*q.shape[:-1], self.key_dim)
+
+    def read(self, mean: Float[Tensor, "*all d"]) -> Float[Tensor, "*all dv"]:
+        """V y + b_v for y of shape (*heads, *batch, d)."""
+        f = self.factors
+        out = self.read_linear(mean)
+        if f.value_bias is None:
+            return out
+        return out + f.value_bias.reshape(*self.heads, *[1] * (out.ndim - len(self.heads) - 1), -1)
+
+    def read_linear(self, y: Float[Tensor, "*all d"]) -> Float[Tensor, "*all dv"]:
+        """V y for y of shape (*heads, *batch, d)."""
+        if self.factors.V is None:
+            return y
+        flat = y.reshape(*self.heads, -1, y.shape[-1])
+        return (flat @ self.factors.V.mT).reshape(*y.shape[:-1], self.factors.V.shape[-2])
+
+
+def _matrix(value: Array, name: str, like: Tensor | None = None) -> Tensor:
+    matrix = as_float(value, name, dtype=getattr(like, "dtype", None), device=getattr(like, "device", None))
+    if matrix.ndim < 2 or 0 in matrix.shape:
+        raise InputError(
+            f"{name} must be a matrix, (*heads, rows, columns), got shape {tuple(matrix.shape)}."
+        )
+    return matrix

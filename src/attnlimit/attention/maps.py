@@ -1,0 +1,180 @@
+"""Maps from queries to outputs: a head applied to a measure, with its derivatives."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import InputError
+from attnlimit.measures import Empirical, FromSampler, Gaussian, Measure
+from attnlimit.numerics.inputs import Array, as_float
+from attnlimit.numerics.softmax import attend, tilted_covariance
+
+if TYPE_CHECKING:
+    from attnlimit.attention.head import Head
+
+
+class Map:
+    """x ↦ V y(x) + b_v for some mean y(x) of the tokens."""
+
+    def __init__(self, head: Head, measure: Measure) -> None:
+        self.head = head
+        self.measure = measure
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.head!r}, {self.measure!r})"
+
+    def __call__(self, x: Array) -> Float[Tensor, "*all dv"]:
+        """Outputs, shape (*heads, *batch, d_out), for queries of shape (*batch, d_query)."""
+        return self.head.read(self._mean(self.head.checked(x)))
+
+    @abstractmethod
+    def _mean(self, x: Tensor) -> Tensor:
+        """y(x), shape (*heads, *batch, d)."""
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        """(W, b) when the map is x ↦ W x + b, else None."""
+        return None
+
+    def pushforward(self, source: Measure) -> Measure:
+        """The law of the output for a query of law `source`."""
+        from attnlimit.attention.pushforward import pushforward
+
+        return pushforward(self, source)
+
+
+class AttentionMap(Map):
+    """A map that is differentiable in x, A and V, through y(x) and C(x) = V Cov_a(value, key):
+
+    ∂Γ/∂x = C A,   ∂Γ/∂A[E] = C E x,   ∂Γ/∂V[E] = E y.
+    """
+
+    def cross_cov(self, x: Array) -> Float[Tensor, "*all dv dk"]:
+        """C(x) = V Cov_a(value, key), shape (*heads, *batch, d_out, d_key)."""
+        cov = self._cov(self.head.checked(x))
+        return self.head.read_linear(cov.mT.contiguous()).mT
+
+    @abstractmethod
+    def _cov(self, x: Tensor) -> Tensor:
+        """Cov_a(value, key), shape (*heads, *batch, d, d_key)."""
+
+    def jacobian(self, x: Array) -> Float[Tensor, "*all dv dq"]:
+        """∂Γ/∂x, shape (*heads, *batch, d_out, d_query)."""
+        C, left = self.cross_cov(x), self.head.factors.left
+        if left is not None:
+            C = C @ self._per_head(left, C)
+        return C @ self._per_head(self.head.factors.right, C)
+
+    def derivative_A(self, x: Array, E: Array) -> Float[Tensor, "*all dv"]:
+        """∂Γ/∂A in the direction E (*heads, d_key, d_query)."""
+        A = self.head.factors.right
+        E = as_float(E, "E", dtype=A.dtype, device=A.device)
+        wanted = (*self.head.heads, self.head.key_dim, self.head.query_dim)
+        if E.shape != wanted:
+            raise InputError(f"The direction E must have A's shape {tuple(wanted)}, got {tuple(E.shape)}.")
+        x = self.head.checked(x)
+        C = self.cross_cov(x)
+        return (C @ (self._per_head(E, C) @ x[..., None]))[..., 0]
+
+    def derivative_V(self, x: Array, E: Array) -> Float[Tensor, "*all dv"]:
+        """∂Γ/∂V in the direction E (*heads, d_out, d)."""
+        y = self._mean(self.head.checked(x))
+        E = as_float(E, "E", dtype=y.dtype, device=y.device)
+        if (
+            E.ndim != len(self.head.heads) + 2
+            or E.shape[:-2] != self.head.heads
+            or E.shape[-1] != y.shape[-1]
+        ):
+            raise InputError(
+                f"The direction E must have V's shape {(*self.head.heads, '·', y.shape[-1])}, got {tuple(E.shape)}."
+            )
+        return (self._per_head(E, y[..., None]) @ y[..., None])[..., 0]
+
+    def _per_head(self, matrix: Tensor, like: Tensor) -> Tensor:
+        """A per-head matrix, shaped to multiply something of shape (*heads, *batch, ·, ·)."""
+        heads = self.head.heads
+        return matrix.reshape(*heads, *[1] * (like.ndim - 2 - len(heads)), *matrix.shape[-2:])
+
+
+class LimitMap(AttentionMap):
+    """Infinitely many tokens: Γ(x) = V ∇Λ(Ax), ∂Γ/∂x = V ∇²Λ(Ax) A."""
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return self.measure.tilted_mean(self.head.score_vector(x))
+
+    def _cov(self, x: Tensor) -> Tensor:
+        return self.measure.tilted_cov(self.head.score_vector(x))
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        if not isinstance(self.measure, Gaussian) or self.head.heads:
+            return None
+        zero = self.head.factors.right.new_zeros(self.head.query_dim)
+        return self.jacobian(zero), self(zero)
+
+    def standard_error(self, x: Array) -> Float[Tensor, "*all dv"]:
+        """Standard error of the output, zero for closed-form limits (quasi-Monte Carlo laws have one)."""
+        if not isinstance(self.measure, FromSampler):
+            return torch.zeros_like(self(x))
+        outputs = torch.stack([self.head(replica)(x) for replica in self.measure.replicas])
+        return outputs.std(0) / len(outputs) ** 0.5
+
+
+class TokenMap(AttentionMap):
+    """n tokens: ordinary softmax attention, keys and values projected once."""
+
+    measure: Empirical
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        return self.head.keys(self.measure.tokens)
+
+    @cached_property
+    def _values(self) -> Tensor:
+        values = self.measure.values.expand(*self.head.heads, *self.measure.values.shape)
+        return self.head.read_linear(values) if self._read_first else values
+
+    @property
+    def _read_first(self) -> bool:
+        """Apply V before the softmax when that makes the values smaller."""
+        V = self.head.factors.V
+        return V is not None and V.shape[-2] < V.shape[-1]
+
+    def _attend(self, x: Tensor, values: Tensor) -> Tensor:
+        q = self.head.query(x)
+        flat = q.reshape(*self.head.heads, -1, q.shape[-1])
+        mean = attend(flat, self._keys, values, self.measure.log_weights).mean
+        return mean.reshape(*q.shape[:-1], values.shape[-1])
+
+    def __call__(self, x: Array) -> Float[Tensor, "*all dv"]:
+        x = self.head.checked(x)
+        mean = self._attend(x, self._values)
+        if not self._read_first:
+            return self.head.read(mean)
+        bias = self.head.factors.value_bias
+        return (
+            mean if bias is None else mean + self._per_head(bias[..., None, :], mean[..., None, :])[..., 0, :]
+        )
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return self._attend(x, self.measure.values.expand(*self.head.heads, *self.measure.values.shape))
+
+    def _covariance(self, x: Tensor, values: Tensor, others: Tensor) -> Tensor:
+        q = self.head.query(x)
+        flat = q.reshape(*self.head.heads, -1, q.shape[-1])
+        cov = tilted_covariance(flat, self._keys, values, others, self.measure.log_weights)
+        return cov.reshape(*q.shape[:-1], *cov.shape[-2:])
+
+    def _cov(self, x: Tensor) -> Tensor:
+        return self._covariance(x, self.measure.values, self.measure.tokens)
+
+    def jacobian(self, x: Array) -> Float[Tensor, "*all dv dq"]:
+        """∂Γ/∂x, through the projected keys."""
+        C = self._covariance(self.head.checked(x), self._values, self._keys)
+        if not self._read_first:
+            C = self.head.read_linear(C.mT.contiguous()).mT
+        return C @ self._per_head(self.head.factors.right, C)

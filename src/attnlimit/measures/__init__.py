@@ -1,0 +1,27 @@
+"""Token laws and tokens: one type of object, a measure that knows its cumulant generating function."""
+
+from attnlimit.measures.ball import Ball
+from attnlimit.measures.base import Measure
+from attnlimit.measures.box import Box
+from attnlimit.measures.empirical import Empirical
+from attnlimit.measures.from_sampler import FromSampler
+from attnlimit.measures.gaussian import Gaussian
+from attnlimit.measures.laplace import Laplace
+from attnlimit.measures.mixture import Mixture
+from attnlimit.measures.rademacher import Rademacher
+from attnlimit.measures.sphere import Sphere
+from attnlimit.measures.student_t import StudentT
+
+__all__ = [
+    "Ball",
+    "Box",
+    "Empirical",
+    "FromSampler",
+    "Gaussian",
+    "Laplace",
+    "Measure",
+    "Mixture",
+    "Rademacher",
+    "Sphere",
+    "StudentT",
+]

@@ -1,0 +1,85 @@
+"""A law known only through a sampler: limits by randomised quasi-Monte Carlo, with an error estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Unpack
+
+import torch
+from jaxtyping import Float
+from scipy.stats import qmc
+from torch import Tensor
+
+from attnlimit.errors import InputError, NotKnown
+from attnlimit.measures.base import Kind, Points
+from attnlimit.measures.empirical import Empirical
+from attnlimit.measures.mixture import Mixture
+from attnlimit.numerics.inputs import as_count
+
+
+class FromSampler(Mixture):
+    """The law of `transform(u)` for u uniform on [0, 1]^uniforms.
+
+    Limits are averages over `scrambles` independently scrambled Sobol sets of `points` points; their spread
+    is the error estimate (`head(law).standard_error(x)`). A limit that fewer than 50 effective points carry
+    is refused, since neither it nor its error estimate could be trusted.
+
+    >>> law = FromSampler(lambda u: u.square(), dim=2)  # squares of uniforms
+    >>> law.mean
+    tensor([0.3333, 0.3333], dtype=torch.float64)
+    """
+
+    least_effective_points = 50
+
+    def __init__(
+        self,
+        transform: Callable[[Tensor], Tensor],
+        dim: int,
+        *,
+        uniforms: int | None = None,
+        points: int = 4096,
+        scrambles: int = 16,
+        **kind: Unpack[Kind],
+    ) -> None:
+        self.transform = transform
+        self.uniforms = as_count(uniforms or dim, "uniforms")
+        if as_count(scrambles, "scrambles") < 2:
+            raise InputError("scrambles must be at least 2: the error estimate is their spread.")
+        like = torch.empty(0, dtype=kind.get("dtype", torch.float64), device=kind.get("device", "cpu"))
+        log2 = max(0, as_count(points, "points") - 1).bit_length()
+        replicas = []
+        for seed in range(scrambles):
+            u = qmc.Sobol(self.uniforms, scramble=True, rng=seed).random_base2(log2)
+            replicas.append(Empirical(self._tokens(torch.as_tensor(u).to(like), dim)))
+        super().__init__(like.new_full((scrambles,), 1 / scrambles), replicas)
+
+    def __repr__(self) -> str:
+        return f"FromSampler(dim={self.dim}, {len(self.parts)} × {len(self.replicas[0])} points)"
+
+    @property
+    def replicas(self) -> tuple[Empirical, ...]:
+        """Independent approximations of the law."""
+        return tuple(part for part in self.parts if isinstance(part, Empirical))
+
+    def _tokens(self, u: Tensor, dim: int) -> Tensor:
+        tokens = self.transform(u)
+        if tokens.shape != (u.shape[0], dim):
+            raise InputError(
+                f"transform must map ({u.shape[0]}, {self.uniforms}) to ({u.shape[0]}, {dim}), it gave {tuple(tokens.shape)}."
+            )
+        return tokens
+
+    def _tilted_mean(self, a: Points) -> Points:
+        effective = (2 * self._cgf(a) - self._cgf(2 * a)).exp() * sum(len(part) for part in self.replicas)
+        if bool((effective < self.least_effective_points).any()):
+            raise NotKnown(
+                f"The limit is not resolved: at the largest score only {float(effective.min()):.1f} of the points of {self!r} "
+                "carry the answer. Give more points=, or a law with a closed-form CGF."
+            )
+        return super()._tilted_mean(a)
+
+    def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
+        return self._tokens(self._uniform(n, self.uniforms, generator=generator), self.dim)
+
+    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
+        return super(Mixture, self).sample(n, generator=generator)

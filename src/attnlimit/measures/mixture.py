@@ -1,0 +1,101 @@
+"""Mixtures of any measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnlimit.errors import InputError
+from attnlimit.measures.base import Measure, Points
+from attnlimit.measures.empirical import Empirical, checked_weights
+from attnlimit.numerics.inputs import Array, as_count, as_generator
+from attnlimit.numerics.softmax import log_mean_exp
+
+
+class Mixture(Measure):
+    """Σ_k π_k μ_k: Λ(a) = log Σ_k π_k e^{Λ_k(a)}, and tilting re-weights the parts by a gate,
+
+        ∇Λ(a) = Σ_k α_k(a) ∇Λ_k(a),   α(a) = softmax(log π_k + Λ_k(a))     [gabet2026mixtures, Prop. 2.1].
+
+    >>> from attnlimit import Gaussian
+    >>> Mixture([0.5, 0.5], [Gaussian(mean=[-1.0]), Gaussian(mean=[1.0])]).tilted_mean([0.5])  # 0.5 + tanh 0.5
+    tensor([0.9621], dtype=torch.float64)
+    """
+
+    def __init__(self, weights: Array, parts: Sequence[Measure]) -> None:
+        if not parts:
+            raise InputError("Mixture needs at least one part, got none.")
+        first = parts[0]
+        for part in parts:
+            if (part.dim, part.dtype, part.device) != (first.dim, first.dtype, first.device):
+                raise InputError(
+                    f"The parts of a mixture must share dimension, dtype and device: {part!r} and {first!r} differ."
+                )
+            if isinstance(part, Empirical) and part.values is not part.tokens:
+                raise InputError(f"A mixture is over tokens alone, but {part!r} has values of its own.")
+        super().__init__(first.dim, dtype=first.dtype, device=first.device)
+        self.parts = tuple(parts)
+        self.weights = checked_weights(weights, len(self.parts), like=self._like)
+        self._log_weights = self.weights.log()
+        self.radius = max(part.radius for part in self.parts)
+        self.variance_proxy = self._proxy()
+        open_ended = [part for part in self.parts if part.radius == math.inf]
+        self.growth = "; ".join(dict.fromkeys(part.growth for part in open_ended if part.growth))
+        self.domain = " and ".join(dict.fromkeys(part.domain for part in self.parts))
+
+    def __repr__(self) -> str:
+        return f"Mixture({len(self.parts)} parts, dim={self.dim})"
+
+    def _proxy(self) -> float | None:
+        """Hoeffding for the spread of the means, on top of the worst part: max σ_k² + diam²/4."""
+        proxies = [part.variance_proxy for part in self.parts]
+        if any(proxy is None for proxy in proxies):
+            return None
+        means = torch.stack([part.mean for part in self.parts])
+        return max(p for p in proxies if p is not None) + float(torch.cdist(means, means).max()) ** 2 / 4
+
+    def gates(self, a: Points) -> Float[Tensor, "*batch k"]:
+        """α(a): the weight of each part in the tilted measure."""
+        return (self._part_cgfs(a) + self._log_weights).softmax(-1)
+
+    def _part_cgfs(self, a: Tensor) -> Tensor:
+        return torch.stack([part._cgf(a) for part in self.parts], -1)
+
+    def _cgf(self, a: Points) -> Float[Tensor, "*batch"]:
+        return log_mean_exp(self._part_cgfs(a), self._log_weights)
+
+    def _tilted_mean(self, a: Points) -> Float[Tensor, "*batch dv"]:
+        means = torch.stack([part._tilted_mean(a) for part in self.parts], -2)
+        return (self.gates(a)[..., None] * means).sum(-2)
+
+    def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch dv d"]:
+        gates = self.gates(a)[..., None, None]
+        means = torch.stack([part._tilted_mean(a) for part in self.parts], -2)
+        covs = torch.stack([part._tilted_cov(a) for part in self.parts], -3)
+        centred = means - (gates[..., 0] * means).sum(-2, keepdim=True)
+        return (gates * (covs + centred[..., :, None] * centred[..., None, :])).sum(-3)
+
+    def _in_domain(self, a: Points) -> Bool[Tensor, "*batch"]:
+        return torch.stack([part._in_domain(a) for part in self.parts]).all(0)
+
+    def _top(self, a: Points) -> Points:
+        if self.radius == math.inf:
+            return super()._top(a)
+        tops = torch.stack([part._top(a) for part in self.parts], -2)
+        scores = (tops * a[..., None, :]).sum(-1)
+        ties = self.weights * (scores == scores.amax(-1, keepdim=True))
+        return (ties[..., None] * tops).sum(-2) / ties.sum(-1, keepdim=True)
+
+    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
+        n, generator = as_count(n), as_generator(generator, self.device)
+        which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        tokens = self._like.new_empty(n, self.dim)
+        for k, part in enumerate(self.parts):
+            chosen = which == k
+            if bool(chosen.any()):
+                tokens[chosen] = part.sample(int(chosen.sum()), generator=generator).tokens
+        return Empirical(tokens)

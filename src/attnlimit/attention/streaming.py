@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,9 +27,9 @@ def stream(head: Head, tokens: Tokens, queries: Array, *, block: int = 2**15) ->
     Memory is one block of keys and one output, however many keys there are.
     """
     x = head.checked(queries)
-    state = None
-    for _, state in _running(head, _blocks(tokens, as_count(block, "block")), x):
-        pass
+    state: Partial | None = None
+    for _, running in _running(head, _blocks(tokens, as_count(block, "block")), x):
+        state = running
     if state is None:
         raise InputError("tokens are empty: attention needs at least one key.")
     return _outputs(head, state, x)
@@ -104,6 +105,6 @@ def _cut(blocks: Iterable[Block], sizes: Sequence[int]) -> Iterator[Block]:
     for keys, values in blocks:
         inside = [size - seen for size in sizes if seen < size < seen + len(keys)]
         bounds = [0, *inside, len(keys)]
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             yield keys[start:stop], values[start:stop]
         seen += len(keys)

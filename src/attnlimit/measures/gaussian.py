@@ -28,8 +28,9 @@ class Gaussian(Measure):
 
     def __init__(self, mean: Array | None = None, cov: Array = 1.0, *, dim: int | None = None) -> None:
         given = [v for v in (mean, cov) if isinstance(v, Tensor)]
-        kind = {"dtype": given[0].dtype, "device": given[0].device} if given else {}
-        cov = as_float(cov, "cov", **kind)
+        cov = as_float(
+            cov, "cov", dtype=given[0].dtype if given else None, device=given[0].device if given else None
+        )
         like = cov if mean is None else as_float(mean, "mean", dtype=cov.dtype, device=cov.device)
         dim = dim or (like.shape[-1] if like.ndim else cov.shape[-1] if cov.ndim else None)
         if dim is None:

@@ -23,7 +23,7 @@ class RowFile:
 
     path: Path
     dtype: torch.dtype
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     offset: int
 
     def rows(self, start: int, stop: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 _FIRST_ORDER = 12
 _NEGLIGIBLE = 1e-17
 
-Polynomial = NDArray[np.object_]  # exact coefficients (Fraction), lowest power first
+_Polynomial = NDArray[np.object_]  # exact coefficients (Fraction), lowest power first
 
 
 class SphereCgf(NamedTuple):
@@ -117,7 +117,7 @@ def _debye_series(dim: int) -> _DebyeSeries:
 
 
 @cache
-def _debye_slope(k: int) -> Polynomial:
+def _debye_slope(k: int) -> _Polynomial:
     """D_k′, where log Σ_k U_k(p)/ν^k = Σ_k D_k(p)/ν^k for Debye's polynomials U_k:
 
         D_1′ = (1 − 5p²)/8,    D_{k+1}′ = (L D_k′)′ + L Σ_{i+j=k} D_i′ D_j′,    L = p²(1 − p²)/2
@@ -133,12 +133,12 @@ def _debye_slope(k: int) -> Polynomial:
     return slope
 
 
-def _over_one_minus_p(poly: Polynomial) -> Polynomial:
+def _over_one_minus_p(poly: _Polynomial) -> _Polynomial:
     """(poly(p) − poly(1)) / (1 − p): the coefficient of p^j is minus the sum of poly's above j."""
     return -np.cumsum(poly[:0:-1])[::-1]
 
 
-def _exact(*coefficients: Fraction | int) -> Polynomial:
+def _exact(*coefficients: Fraction | int) -> _Polynomial:
     return np.array([Fraction(c) for c in coefficients], dtype=object)
 
 

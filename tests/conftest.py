@@ -1,10 +1,10 @@
 """What every test runs under: a temporary folder, untouched global state, repeatable examples."""
 
+import contextlib
 import random
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,9 +70,10 @@ def unchanged_global_state() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary_folder() -> Iterator[None]:
     """Run each test in a folder of its own, so that nothing lands in the repository."""
-    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryDirectory(prefix="attnlimit-") as folder, contextlib.chdir(folder):
+        yield
 
 
 @pytest.fixture

@@ -20,8 +20,10 @@ def as_float(
 ) -> Tensor:
     """A finite floating tensor. Tensors and arrays must already have the dtype and device asked for;
     plain numbers and lists are converted (to float64 unless a dtype is asked for)."""
-    if isinstance(value, Tensor | np.ndarray):
-        tensor = torch.as_tensor(value)
+    if isinstance(value, np.ndarray):
+        value = _from_numpy(value, name).to(device)
+    if isinstance(value, Tensor):
+        tensor = value
         if not tensor.is_floating_point():
             raise InputError(
                 f"{name} must be floating point, got {tensor.dtype}: "
@@ -32,7 +34,7 @@ def as_float(
                 f"{name} has dtype {tensor.dtype}, but the rest is {dtype}: mixing dtypes would lose "
                 f"precision silently. Convert one of them, e.g. x.to({dtype})."
             )
-        if isinstance(value, Tensor) and device is not None and tensor.device != torch.device(device):
+        if device is not None and tensor.device != torch.device(device):
             raise InputError(
                 f"{name} is on {tensor.device}, but the rest is on {device}: "
                 f"move one of them, e.g. x.to('{device}')."
@@ -45,9 +47,17 @@ def as_float(
     if not bool(torch.isfinite(tensor).all()):
         raise InputError(
             f"{name} has {int((~torch.isfinite(tensor)).sum())} entries that are nan or infinite "
-            "out of " + f"{tensor.numel()}: clean or drop them first."
+            f"out of {tensor.numel()}: clean or drop them first."
         )
     return tensor
+
+
+def _from_numpy(array: np.ndarray, name: str) -> Tensor:
+    # torch takes neither negative strides nor, without a warning, read-only memory: those are copied.
+    try:
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    except TypeError as problem:
+        raise InputError(f"{name} must be an array of numbers, got dtype {array.dtype}.") from problem
 
 
 def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) -> Tensor:
@@ -67,8 +77,8 @@ def as_count(n: object, name: str = "n") -> int:
     if (
         isinstance(n, bool)
         or not isinstance(n, int | float | np.integer | np.floating)
+        or not 1 <= n < np.inf
         or n != int(n)
-        or n < 1
     ):
         raise InputError(f"{name} must be a whole number of at least 1, got {n!r}.")
     return int(n)
@@ -99,6 +109,6 @@ def as_generator(generator: torch.Generator | int, device: torch.device | str = 
     """A torch generator; a whole number is taken as the seed of a fresh one."""
     if isinstance(generator, torch.Generator):
         return generator
-    if isinstance(generator, bool) or not isinstance(generator, int):
+    if isinstance(generator, bool) or not isinstance(generator, int | np.integer):
         raise InputError(f"generator must be a torch.Generator or a seed (int), got {generator!r}.")
-    return torch.Generator(device).manual_seed(generator)
+    return torch.Generator(device).manual_seed(int(generator))

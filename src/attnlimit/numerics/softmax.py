@@ -33,7 +33,8 @@ def attend(
     """
     heads, (m, d), (n, dv) = queries.shape[:-2], queries.shape[-2:], values.shape[-2:]
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (queries, keys, values))
-    if queries.device.type != "cpu" or needs_grad or queries.dtype not in (torch.float32, torch.float64):
+    fused = queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64)
+    if not fused or needs_grad or m == 0:
         return _attend_plain(queries, keys, values, log_weights)
     width = max(d, dv)
     count = heads.numel()

@@ -21,7 +21,7 @@ class Ball(Radial):
         radius: float = 1.0,
         **kind: Unpack[Kind],
     ) -> None:
-        super().__init__(dim, radius, order=dim + 2, **kind)
+        super().__init__(dim, radius, more_dims=2, **kind)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         height = self._uniform(n, 1, generator=generator) ** (1 / self.dim)

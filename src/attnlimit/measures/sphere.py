@@ -14,7 +14,7 @@ from attnlimit.numerics.inputs import as_positive
 
 
 class Radial(Measure):
-    """A law that rotations leave alone and whose CGF is the unit sphere's in R^k: Λ(a) = Λ_k(R‖a‖),
+    """A law that rotations leave alone and whose CGF is the unit sphere's in R^k, k ≥ d: Λ(a) = Λ_k(R‖a‖),
 
     ∇Λ(a) = R A_k(r) â,   ∇²Λ(a) = R² [A_k′(r) ââᵀ + (A_k(r)/r)(I − ââᵀ)],   r = R‖a‖, â = a/‖a‖.
     """
@@ -23,13 +23,13 @@ class Radial(Measure):
         self,
         dim: int,
         radius: float,
-        order: int,
+        more_dims: int,
         **kind: Unpack[Kind],
     ) -> None:
         super().__init__(dim, **kind)
         self.radius = as_positive(radius, "radius")
-        self.order = order
-        self.variance_proxy = self.radius**2 / order
+        self.order = self.dim + more_dims
+        self.variance_proxy = self.radius**2 / self.order
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(dim={self.dim}, radius={self.radius:g})"
@@ -45,9 +45,11 @@ class Radial(Measure):
         norm = a.norm(dim=-1)
         at = sphere_cgf(self.radius * norm, self.order)
         unit = a / norm.clamp_min(torch.finfo(a.dtype).tiny)[..., None]
-        along = (at.derivative - at.ratio_over_r)[..., None, None] * unit[..., :, None] * unit[..., None, :]
-        across = at.ratio_over_r[..., None, None] * torch.eye(self.dim, dtype=a.dtype, device=a.device)
-        return self.radius**2 * (along + across)
+        along = unit[..., :, None] * unit[..., None, :]
+        across = torch.eye(self.dim, dtype=a.dtype, device=a.device) - along  # exactly zero in one dimension
+        return self.radius**2 * (
+            at.derivative[..., None, None] * along + at.ratio_over_r[..., None, None] * across
+        )
 
     def _top(self, a: Points) -> Points:
         norm = a.norm(dim=-1, keepdim=True)
@@ -70,7 +72,7 @@ class Sphere(Radial):
         radius: float = 1.0,
         **kind: Unpack[Kind],
     ) -> None:
-        super().__init__(dim, radius, order=dim, **kind)
+        super().__init__(dim, radius, more_dims=0, **kind)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         return self.radius * self._direction(n, generator)

@@ -27,19 +27,17 @@ class Gaussian(Measure):
     growth = "grows like √(2 aᵀΣa log n)"
 
     def __init__(self, mean: Array | None = None, cov: Array = 1.0, *, dim: int | None = None) -> None:
-        given = [v for v in (mean, cov) if isinstance(v, Tensor)]
-        cov = as_float(
-            cov, "cov", dtype=given[0].dtype if given else None, device=given[0].device if given else None
-        )
-        like = cov if mean is None else as_float(mean, "mean", dtype=cov.dtype, device=cov.device)
-        dim = dim or (like.shape[-1] if like.ndim else cov.shape[-1] if cov.ndim else None)
-        if dim is None:
+        like = next((as_float(v, n) for v, n in ((cov, "cov"), (mean, "mean")) if hasattr(v, "dtype")), None)
+        cov = as_float(cov, "cov", dtype=getattr(like, "dtype", None), device=getattr(like, "device", None))
+        given = cov if mean is None else as_float(mean, "mean", dtype=cov.dtype, device=cov.device)
+        shape = given.shape or cov.shape
+        if dim is None and not shape:
             raise InputError("Gaussian(cov=number) has no dimension: give dim=, or a mean.")
-        super().__init__(dim, dtype=cov.dtype, device=cov.device)
+        super().__init__(shape[-1] if dim is None else dim, dtype=cov.dtype, device=cov.device)
         self.cov = _checked_cov(cov, self.dim)
-        self._mean = cov.new_zeros(dim) if mean is None else as_points(mean, dim, "mean", like=cov)
+        self._mean = cov.new_zeros(self.dim) if mean is None else as_points(mean, self.dim, "mean", like=cov)
         if self._mean.ndim != 1:
-            raise InputError(f"mean must have shape ({dim},), got {tuple(self._mean.shape)}.")
+            raise InputError(f"mean must have shape ({self.dim},), got {tuple(self._mean.shape)}.")
         self.variance_proxy = float(self._spectrum[0].max()) if cov.ndim == 2 else float(cov.max())
         self._shape_of_cov = {0: "scalar", 1: "diagonal", 2: "full"}[cov.ndim]
 

@@ -53,12 +53,13 @@ class Empirical(Measure):
 
     @cached_property
     def radius(self) -> float:  # type: ignore[override]
-        return float(self.tokens.norm(dim=-1).max())
+        return float(self.tokens[self.probabilities > 0].norm(dim=-1).max())
 
     @cached_property
     def variance_proxy(self) -> float | None:  # type: ignore[override]
         """Hoeffding: the scores lie within ‖a‖ times the largest distance from the mean."""
-        return float((self.tokens - self.probabilities @ self.tokens).norm(dim=-1).max()) ** 2
+        p = self.probabilities
+        return float((self.tokens - p @ self.tokens)[p > 0].norm(dim=-1).max()) ** 2
 
     @property
     def probabilities(self) -> Float[Tensor, " n"]:
@@ -95,7 +96,7 @@ class Empirical(Measure):
         rounding = 8 * torch.finfo(self.dtype).eps * self.radius
         tops = []
         for block in a.reshape(-1, self.dim).split(max(1, SCORES_AT_ONCE // len(self))):
-            scores = block @ self.tokens.T
+            scores = (block @ self.tokens.T).where(self.probabilities > 0, -torch.inf)
             slack = rounding * block.norm(dim=-1, keepdim=True)
             ties = self.probabilities * (scores >= scores.amax(-1, keepdim=True) - slack)
             tops.append(ties @ self.values / ties.sum(-1, keepdim=True))
@@ -111,14 +112,14 @@ class Empirical(Measure):
 
     def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
         """n tokens drawn with replacement from these."""
-        generator = as_generator(generator, self.device)
-        return self.select(
-            torch.multinomial(self.probabilities, as_count(n), replacement=True, generator=generator)
-        )
+        n, generator = as_count(n), as_generator(generator, self.device)
+        if self.weights is None:
+            return self.select(torch.randint(len(self), (n,), generator=generator, device=self.device))
+        return self.select(torch.multinomial(self.weights, n, replacement=True, generator=generator))
 
 
 def checked_weights(weights: Array, count: int, *, like: Tensor) -> Tensor:
-    """Probabilities: one a part, not negative, of sum one."""
+    """Probabilities: one a part, not negative, of sum one (made exact when it is one up to rounding)."""
     weights = as_float(weights, "weights", dtype=like.dtype, device=like.device)
     if weights.shape != (count,):
         raise InputError(f"weights must have shape ({count},), got {tuple(weights.shape)}.")
@@ -127,4 +128,4 @@ def checked_weights(weights: Array, count: int, *, like: Tensor) -> Tensor:
     total = float(weights.sum())
     if abs(total - 1) > 1e3 * torch.finfo(like.dtype).eps * max(1, count**0.5):
         raise InputError(f"weights must sum to one, got {total:.6g}: divide them by their sum.")
-    return weights
+    return weights / total

@@ -24,6 +24,8 @@ class Mixture(Measure):
     >>> from attnlimit import Gaussian
     >>> Mixture([0.5, 0.5], [Gaussian(mean=[-1.0]), Gaussian(mean=[1.0])]).tilted_mean([0.5])  # 0.5 + tanh 0.5
     tensor([0.9621], dtype=torch.float64)
+
+    Parts of weight zero are left out.
     """
 
     def __init__(self, weights: Array, parts: Sequence[Measure]) -> None:
@@ -38,8 +40,9 @@ class Mixture(Measure):
             if isinstance(part, Empirical) and part.values is not part.tokens:
                 raise InputError(f"A mixture is over tokens alone, but {part!r} has values of its own.")
         super().__init__(first.dim, dtype=first.dtype, device=first.device)
-        self.parts = tuple(parts)
-        self.weights = checked_weights(weights, len(self.parts), like=self._like)
+        weights = checked_weights(weights, len(parts), like=self._like)
+        self.parts = tuple(part for part, weight in zip(parts, weights.tolist(), strict=True) if weight > 0)
+        self.weights = weights[weights > 0]
         self._log_weights = self.weights.log()
         self.radius = max(part.radius for part in self.parts)
         self.variance_proxy = self._proxy()

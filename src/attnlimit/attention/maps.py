@@ -118,8 +118,9 @@ class LimitMap(AttentionMap):
 
     def standard_error(self, x: Array) -> Float[Tensor, "*all dv"]:
         """Standard error of the output, zero for closed-form limits (quasi-Monte Carlo laws have one)."""
+        output = self(x)  # refuses where the limit is not resolved
         if not isinstance(self.measure, FromSampler):
-            return torch.zeros_like(self(x))
+            return torch.zeros_like(output)
         outputs = torch.stack([self.head(replica)(x) for replica in self.measure.replicas])
         return outputs.std(0) / len(outputs) ** 0.5
 

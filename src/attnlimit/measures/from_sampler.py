@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Unpack
 
@@ -18,18 +19,19 @@ from attnlimit.numerics.inputs import as_count
 
 
 class FromSampler(Mixture):
-    """The law of `transform(u)` for u uniform on [0, 1]^uniforms.
+    """The law of `transform(u)` for u uniform on (0, 1)^uniforms.
 
     Limits are averages over `scrambles` independently scrambled Sobol sets of `points` points; their spread
-    is the error estimate (`head(law).standard_error(x)`). A limit that fewer than 50 effective points carry
-    is refused, since neither it nor its error estimate could be trusted.
+    is the error estimate (`head(law).standard_error(x)`). A limit that fewer than 200 effective points carry
+    is refused, since neither it nor its error estimate could be trusted. The support is not known from a
+    sampler, so the radius is infinite and there is no hardmax limit.
 
     >>> law = FromSampler(lambda u: u.square(), dim=2)  # squares of uniforms
     >>> law.mean
     tensor([0.3333, 0.3333], dtype=torch.float64)
     """
 
-    least_effective_points = 50
+    least_effective_points = 200
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class FromSampler(Mixture):
         **kind: Unpack[Kind],
     ) -> None:
         self.transform = transform
-        self.uniforms = as_count(uniforms or dim, "uniforms")
+        self.uniforms = as_count(dim if uniforms is None else uniforms, "uniforms")
         if as_count(scrambles, "scrambles") < 2:
             raise InputError("scrambles must be at least 2: the error estimate is their spread.")
         like = torch.empty(0, dtype=kind.get("dtype", torch.float64), device=kind.get("device", "cpu"))
@@ -52,6 +54,8 @@ class FromSampler(Mixture):
             u = qmc.Sobol(self.uniforms, scramble=True, rng=seed).random_base2(log2)
             replicas.append(Empirical(self._tokens(torch.as_tensor(u).to(like), dim)))
         super().__init__(like.new_full((scrambles,), 1 / scrambles), replicas)
+        self.radius, self.variance_proxy = math.inf, None
+        self.growth = "may grow without end (a sampler does not tell)"
 
     def __repr__(self) -> str:
         return f"FromSampler(dim={self.dim}, {len(self.parts)} × {len(self.replicas[0])} points)"
@@ -62,7 +66,8 @@ class FromSampler(Mixture):
         return tuple(part for part in self.parts if isinstance(part, Empirical))
 
     def _tokens(self, u: Tensor, dim: int) -> Tensor:
-        tokens = self.transform(u)
+        edge = torch.finfo(u.dtype).eps / 2
+        tokens = self.transform(u.clamp(edge, 1 - edge))
         if tokens.shape != (u.shape[0], dim):
             raise InputError(
                 f"transform must map ({u.shape[0]}, {self.uniforms}) to ({u.shape[0]}, {dim}), it gave {tuple(tokens.shape)}."
@@ -70,13 +75,26 @@ class FromSampler(Mixture):
         return tokens
 
     def _tilted_mean(self, a: Points) -> Points:
+        self._check_resolved(a)
+        return super()._tilted_mean(a)
+
+    def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
+        self._check_resolved(a)
+        return super()._tilted_cov(a)
+
+    def _check_resolved(self, a: Points) -> None:
         effective = (2 * self._cgf(a) - self._cgf(2 * a)).exp() * sum(len(part) for part in self.replicas)
         if bool((effective < self.least_effective_points).any()):
             raise NotKnown(
                 f"The limit is not resolved: at the largest score only {float(effective.min()):.1f} of the points of {self!r} "
                 "carry the answer. Give more points=, or a law with a closed-form CGF."
             )
-        return super()._tilted_mean(a)
+
+    def _top(self, a: Points) -> Points:
+        raise NotKnown(
+            f"No hardmax limit: the support of {self!r} is not known from its sampler. "
+            "Use finite tokens, head.hardmax(law.sample(n, generator=…))."
+        )
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         return self._tokens(self._uniform(n, self.uniforms, generator=generator), self.dim)

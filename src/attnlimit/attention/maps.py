@@ -37,6 +37,12 @@ class Map:
     def _mean(self, x: Tensor) -> Tensor:
         """y(x), shape (*heads, *batch, d)."""
 
+    @property
+    def out_dim(self) -> int:
+        """d_out: V's rows, or the values' dimension where V is the identity."""
+        V, values = self.head.factors.V, getattr(self.measure, "values", None)
+        return V.shape[-2] if V is not None else self.measure.dim if values is None else values.shape[-1]
+
     def affine(self) -> tuple[Tensor, Tensor] | None:
         """(W, b) when the map is x ↦ W x + b, else None."""
         return None
@@ -59,9 +65,9 @@ class AttentionMap(Map):
         cov = self._cov(self.head.checked(x))
         return self.head.read_linear(cov.mT.contiguous()).mT
 
-    @abstractmethod
     def _cov(self, x: Tensor) -> Tensor:
         """Cov_a(value, key), shape (*heads, *batch, d, d_key)."""
+        raise NotImplementedError
 
     def jacobian(self, x: Array) -> Float[Tensor, "*all dv dq"]:
         """∂Γ/∂x, shape (*heads, *batch, d_out, d_query)."""
@@ -85,14 +91,9 @@ class AttentionMap(Map):
         """∂Γ/∂V in the direction E (*heads, d_out, d)."""
         y = self._mean(self.head.checked(x))
         E = as_float(E, "E", dtype=y.dtype, device=y.device)
-        if (
-            E.ndim != len(self.head.heads) + 2
-            or E.shape[:-2] != self.head.heads
-            or E.shape[-1] != y.shape[-1]
-        ):
-            raise InputError(
-                f"The direction E must have V's shape {(*self.head.heads, '·', y.shape[-1])}, got {tuple(E.shape)}."
-            )
+        wanted = (*self.head.heads, self.out_dim, y.shape[-1])
+        if E.shape != wanted:
+            raise InputError(f"The direction E must have V's shape {tuple(wanted)}, got {tuple(E.shape)}.")
         return (self._per_head(E, y[..., None]) @ y[..., None])[..., 0]
 
     def _per_head(self, matrix: Tensor, like: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Pushforward(Measure):
     queries on a sphere through the limit of a sphere or ball."""
 
     def __init__(self, map: Map, source: Measure) -> None:
-        super().__init__(map.head.V.shape[-2], dtype=source.dtype, device=source.device)
+        super().__init__(map.out_dim, dtype=source.dtype, device=source.device)
         self.map = map
         self.source = source
         self.domain = "an unknown set"

@@ -80,15 +80,15 @@ class Measure(ABC):
 
     def cgf(self, a: Array) -> Tensor:
         """Λ(a), shape (*batch,) for a of shape (*batch, d)."""
-        return self._cgf(self._inside(a))
+        return self._finite(self._cgf(self._inside(a)))
 
     def tilted_mean(self, a: Array) -> Tensor:
         """∇Λ(a), the mean of the values under μ_a, shape (*batch, dv)."""
-        return self._tilted_mean(self._inside(a))
+        return self._finite(self._tilted_mean(self._inside(a)))
 
     def tilted_cov(self, a: Array) -> Tensor:
         """∂ tilted_mean/∂a = Cov_a(value, key), shape (*batch, dv, d); ∇²Λ(a) when values are the keys."""
-        return self._tilted_cov(self._inside(a))
+        return self._finite(self._tilted_cov(self._inside(a)))
 
     def tilted_value_cov(self, a: Array) -> Tensor:
         """Cov_a(value, value), shape (*batch, dv, dv); the same as `tilted_cov` when values are the keys."""
@@ -121,10 +121,19 @@ class Measure(ABC):
                 f"No limit: {self!r} has an infinite cumulant generating function at a = A x = "
                 f"{[round(v, 4) for v in worst[:4].tolist()]}{' …' if self.dim > 4 else ''} "
                 f"({int((~inside).sum())} of {inside.numel()} queries). It is finite on {self.domain}. "
-                f"There, n-token attention does not settle: it follows its largest key, whose score {self.growth}. "
+                f"There, n-token attention does not settle: it follows its largest key, whose score {self.growth or 'grows without end'}. "
                 "Use finite tokens, head(law.sample(n, generator=…)), or smaller scores, head.scaled(kappa)."
             )
         return a
+
+    def _finite(self, value: Tensor) -> Tensor:
+        if not bool(torch.isfinite(value).all()):
+            raise LimitDoesNotExist(
+                f"No number: {self!r} gives inf or nan here. Either its cumulant generating function is infinite "
+                f"(then n-token attention follows its largest key; tell so in _in_domain), or it leaves the range of "
+                f"{self.dtype}. Use smaller scores, head.scaled(kappa)."
+            )
+        return value
 
     # --- plain moments ----------------------------------------------------------------------------
 
@@ -132,6 +141,11 @@ class Measure(ABC):
     def mean(self) -> Tensor:
         """∫ v dμ, shape (dv,)."""
         return self.tilted_mean(self._like.new_zeros(self.dim))
+
+    @property
+    def key_mean(self) -> Tensor:
+        """∫ k dμ, shape (d,): the same as `mean` when values are the keys."""
+        return self.mean
 
     @property
     def covariance(self) -> Tensor:

@@ -107,6 +107,10 @@ class Empirical(Measure):
         values = None if self.values is self.tokens else self.values[index]
         return Empirical(self.tokens[index], values)
 
+    @property
+    def key_mean(self) -> Float[Tensor, " d"]:
+        return self.probabilities @ self.tokens
+
     def second_moment(self) -> Float[Tensor, "dv d"]:
         return (self.probabilities[:, None] * self.values).T @ self.tokens
 

@@ -1,0 +1,15 @@
+"""Bounds on how far n tokens are from infinitely many, with explicit constants and checked hypotheses.
+
+One bound a file; each holds for every n, and says under which hypotheses and how often. Published rates whose
+constants are not given, such as c₁σ⁶ ln L / L^{c₂/σ²} for prompts of length L ≥ 2 [boursier2026softmax], are
+exponents and no bounds, so there is no function for them here.
+"""
+
+from attnlimit.bounds.averaged import averaged
+from attnlimit.bounds.empirical import empirical
+from attnlimit.bounds.fixed_query import fixed_query
+from attnlimit.bounds.mean_square import mean_square
+from attnlimit.bounds.result import Bound
+from attnlimit.bounds.uniform import uniform
+
+__all__ = ["Bound", "averaged", "empirical", "fixed_query", "mean_square", "uniform"]

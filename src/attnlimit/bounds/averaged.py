@@ -1,0 +1,162 @@
+"""The error averaged over random queries: a rate set by the horizon, with a constant linear in R."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.attention import Head
+from attnlimit.bounds.gaussian_comparison import QuadraticMoment
+from attnlimit.bounds.hypotheses import (
+    COMPACT,
+    IID,
+    check_compact,
+    check_delta,
+    check_head,
+    log_chi2,
+    log_chi2_slope,
+    score_reach,
+    token_counts,
+    value_reach,
+)
+from attnlimit.bounds.result import Bound
+from attnlimit.errors import HypothesisFailed, InputError
+from attnlimit.measures import Empirical, Measure
+from attnlimit.numerics.inputs import Array, as_count, as_generator
+
+Method = Literal["exact", "sampled", "closed form"]
+
+
+def averaged(
+    head: Head,
+    law: Measure,
+    n: object,
+    queries: Array | Measure | None = None,
+    *,
+    method: Method | None = None,
+    generator: torch.Generator | int | None = None,
+    samples: int = 4096,
+    delta: float = 0.01,
+) -> Bound:
+    """E_x E‖Γ_n(x) − Γ(x)‖ ≤ 2R_V E_x min(1, e^{D(Ax)/2}/√n),   D(a) = Λ(2a) − 2Λ(a).
+
+    The query x is independent of the tokens, with the tokens' law unless `queries` is another measure, or an array
+    of queries to average over. Value: a number, or (k,) for k values of n. `method`, chosen by what is given:
+
+    - "exact": the average over the given queries, or over the tokens when the query's law is an Empirical measure;
+    - "sampled" (with `generator`): `samples` queries are drawn, and the value is an upper confidence limit of the
+      average, which fails with probability ≤ delta (Maurer and Pontil's empirical Bernstein [maurer2009]);
+    - "closed form": min over p ∈ (0, 1] of 2R_V n^{−p/2} E e^{pD/2}, as min(1, z) ≤ z^p, with the bounds on D and on
+      the expectation of `gaussian_comparison`. There H is the horizon, and for fixed H the constant is R_V times a
+      number: linear in R. The rate is n^{−1/2} for H < 1; for H ≥ 1 it is n^{−1/(2H²)} times a power of log n.
+
+    Hypotheses: compact support of the tokens; independence; in closed form, sub-Gaussian queries.
+    """
+    check_head(head, law)
+    R, R_V = check_compact(law, "averaged"), value_reach(head, law)
+    source = law if queries is None else queries
+    method = method or _choose(source, generator)
+    sizes, single = token_counts(n, head.factors.right)
+    extra: dict[str, float | int | str | Tensor] = {"R": R, "R_V": R_V, "method": method}
+    confidence, constant, exponent = None, None, None
+    if method == "exact":
+        share, count = _exact(head, law, source, sizes)
+        extra |= {"queries": count}
+    elif method == "sampled":
+        confidence = 1 - check_delta(delta)
+        share = _sampled(head, law, source, sizes, generator, as_count(samples, "samples"), delta)
+        extra |= {"queries": samples, "delta": delta}
+    elif method == "closed form":
+        moment = QuadraticMoment.of(head, _measure(source, method), log_chi2_slope(law))
+        exponent = moment.exponent
+        share = torch.tensor([moment.best(m) for m in sizes.tolist()]).to(sizes)
+        constant = 2 * R_V * share * sizes**exponent
+        extra |= {"horizon": moment.horizon, "slope": moment.slope}
+    else:
+        raise InputError(f"method must be 'exact', 'sampled' or 'closed form', got {method!r}.")
+    value = 2 * R_V * share.clamp_max(1)
+    return Bound(
+        name="averaged",
+        value=value[0] if single else value,
+        kind="mean, query-averaged" + (" (sampled queries)" if method == "sampled" else ""),
+        formula="E_x E‖Γ_n − Γ‖ ≤ 2 R_V E_x min(1, e^(D/2)/√n)"
+        + (" ≤ 2 R_V min_p n^(−p/2) E e^(pD/2)" if method == "closed form" else ""),
+        hypotheses=(COMPACT, IID, *(["sub-Gaussian queries"] if method == "closed form" else [])),
+        inputs=extra,
+        confidence=confidence,
+        constant=constant if constant is None or not single else constant[0],
+        exponent=exponent,
+    )
+
+
+def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> Method:
+    if not isinstance(source, Measure) or (isinstance(source, Empirical) and generator is None):
+        return "exact"
+    return "closed form" if generator is None else "sampled"
+
+
+def _shares(head: Head, law: Measure, x: Tensor, sizes: Tensor) -> Float[Tensor, "m k"]:
+    """min(1, e^{D/2}/√n) for each query and n."""
+    D = log_chi2(law, head.score_vector(x.reshape(-1, head.query_dim)))
+    return ((D[:, None] - sizes.log()) / 2).clamp_max(0).exp()
+
+
+def _exact(
+    head: Head, law: Measure, source: Array | Measure, sizes: Tensor
+) -> tuple[Float[Tensor, " k"], int]:
+    if isinstance(source, Empirical):
+        shares = _shares(head, law, head.checked(source.tokens), sizes)
+        return source.probabilities @ shares, len(source)
+    if isinstance(source, Measure):
+        raise InputError(
+            f"method='exact' averages over given queries or tokens, but the queries follow {source!r}. "
+            "Use method='sampled' with a generator, or 'closed form'."
+        )
+    x = head.checked(source)
+    if x.numel() == 0:
+        raise InputError("queries are empty: there is nothing to average over.")
+    shares = _shares(head, law, x, sizes)
+    return shares.mean(0), len(shares)
+
+
+def _sampled(
+    head: Head,
+    law: Measure,
+    source: Array | Measure,
+    sizes: Tensor,
+    generator: torch.Generator | int | None,
+    samples: int,
+    delta: float,
+) -> Float[Tensor, " k"]:
+    """mean + √(2 var ℓ/m) + 7bℓ/(3(m − 1)), ℓ = log(2k/δ) over the k values of n, b the largest share possible."""
+    source = _measure(source, "sampled")
+    if generator is None:
+        raise InputError(
+            "method='sampled' draws queries: pass generator=, a torch.Generator or a whole number."
+        )
+    if samples < 2:
+        raise InputError(f"samples must be at least 2 for a variance, got {samples}.")
+    x = source.sample(samples, generator=as_generator(generator, source.device)).tokens
+    shares = _shares(head, law, head.checked(x), sizes)
+    largest = torch.ones_like(sizes)
+    if source.radius < math.inf:
+        worst = log_chi2_slope(law) * score_reach(head, source.radius) ** 2
+        largest = ((worst - sizes.log()) / 2).clamp_max(0).exp()
+    log_term = math.log(2 * len(sizes) / delta)
+    spread = (2 * shares.var(0) * log_term / samples).sqrt()
+    return shares.mean(0) + spread + 7 * largest * log_term / (3 * (samples - 1))
+
+
+def _measure(source: Array | Measure, method: str) -> Measure:
+    if not isinstance(source, Measure):
+        raise InputError(f"method='{method}' needs the law of the queries, got an array: use method='exact'.")
+    if source.radius == math.inf and source.variance_proxy is None and method == "closed form":
+        raise HypothesisFailed(
+            f"The averaged bound in closed form needs sub-Gaussian queries, but {source!r} has no variance proxy: "
+            "large queries are too frequent for E e^(pD/2) to be finite. Use method='sampled' with a generator."
+        )
+    return source

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class AttnlimitError(Exception):
     """Base of all errors raised on purpose by attnlimit."""
@@ -21,3 +23,20 @@ class NotKnown(AttnlimitError, NotImplementedError):
 
 class HypothesisFailed(AttnlimitError, ValueError):
     """A bound was asked for a law that does not meet the bound's hypotheses."""
+
+
+class RateNotResolved(AttnlimitError, ArithmeticError):
+    """The data cannot tell the rate. The refusal carries what they do say: the estimated exponent, its
+    interval, and the fits that were compared."""
+
+    def __init__(
+        self,
+        message: str,
+        estimate: float = math.nan,
+        interval: tuple[float, float] = (math.nan, math.nan),
+        fits: tuple[object, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.estimate = estimate
+        self.interval = interval
+        self.fits = fits

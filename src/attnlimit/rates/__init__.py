@@ -1,0 +1,21 @@
+"""How fast n-token attention approaches its limit: the horizon, the exponents, and fits to measured curves."""
+
+from attnlimit.rates.choice import Choice, choose
+from attnlimit.rates.exponents import Rates, exponents, rates
+from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power
+from attnlimit.rates.horizon import horizon
+from attnlimit.rates.local import local_slopes
+
+__all__ = [
+    "Choice",
+    "LogFit",
+    "PowerFit",
+    "Rates",
+    "choose",
+    "exponents",
+    "fit_log",
+    "fit_power",
+    "horizon",
+    "local_slopes",
+    "rates",
+]

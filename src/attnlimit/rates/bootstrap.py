@@ -1,0 +1,100 @@
+"""Intervals from replicates whose sizes are nested, hence correlated: whole rows are resampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import InputError
+from attnlimit.rates.curves import Curve
+
+Contrast: TypeAlias = Callable[[Tensor], Tensor]
+"""From the weights (*batch, k) of a least-squares fit to its coefficients c (*batch, k): the estimate is c·z."""
+
+COUNTS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Resample:
+    """A block of bootstrap resamples of the rows of a curve."""
+
+    counts: Float[Tensor, "b m"]
+    """How often each row was drawn."""
+    shift: Float[Tensor, "b k"]
+    """Change of the relative mean of e^p."""
+    variance: Float[Tensor, "b k"]
+    """Variance of the relative e^p within the resample."""
+
+    def change(self, curve: Curve) -> Float[Tensor, "b k"]:
+        """y of the resample minus y of the curve."""
+        return self.shift.log1p() / curve.power
+
+
+def resamples(curve: Curve, count: int, generator: torch.Generator) -> Iterator[Resample]:
+    """`count` resamples of whole rows, in blocks; those that drew one row alone have no spread and are dropped."""
+    rows = curve.deviations
+    if rows is None:
+        raise ValueError("a single curve has no rows to resample")
+    done = 0
+    while done < count:
+        size = min(count - done, max(1, COUNTS_AT_ONCE // len(rows)))
+        drawn = torch.randint(len(rows), (size, len(rows)), generator=generator)
+        counts = torch.zeros(size, len(rows), dtype=rows.dtype)
+        counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=rows.dtype))
+        counts = counts[counts.amax(1) < len(rows)]
+        shift = counts @ rows / len(rows)
+        variance = (counts @ rows.square() / len(rows) - shift.square()).clamp_min(1e-300)
+        yield Resample(counts, shift, variance)
+        done += size
+
+
+def studentised(
+    curve: Curve,
+    z: Float[Tensor, " k"],
+    contrast: Contrast,
+    level: float,
+    count: int,
+    generator: torch.Generator,
+) -> tuple[float, float]:
+    """The bootstrap-t interval of θ = c·z, z = y + constants, c = contrast(1/variance of y).
+
+    In each resample the weights, θ* and its standard error se* (delta method) are computed afresh, and
+    [θ − q_{1−α/2} se, θ − q_{α/2} se] with q the quantiles of (θ* − θ)/se*. Against the percentile and
+    BCa intervals it holds its level with tens of replicates, where those fall to about 88 % for 95 %.
+    """
+    rows = curve.deviations
+    if rows is None:
+        raise ValueError("a single curve has no rows to resample")
+    m, c = len(rows), contrast(curve.weights)
+    estimate = float(c @ z)
+    error = float((rows @ c).std()) / m**0.5 / curve.power
+    pivots = []
+    for block in resamples(curve, count, generator):
+        coefficients = contrast((1 + block.shift).square() / block.variance)
+        estimates = (coefficients * (z + block.change(curve))).sum(-1)
+        influence = (coefficients / (1 + block.shift)) @ rows.mT  # constant in each row but for what varies
+        mean = (block.counts * influence).sum(-1, keepdim=True) / m
+        spread = (block.counts * (influence - mean).square()).sum(-1) / m
+        pivots.append((estimates - estimate) / (spread / (m - 1)).sqrt() * curve.power)
+    tail = (1 - level) / 2
+    low, high = torch.cat(pivots).quantile(torch.tensor([tail, 1 - tail], dtype=z.dtype)).tolist()
+    return estimate - high * error, estimate - low * error
+
+
+def checked_level(level: float) -> float:
+    """A confidence level strictly between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise InputError(f"level must be a number between 0 and 1, such as 0.95, got {level!r}.")
+    return float(level)
+
+
+def checked_count(count: int) -> int:
+    """At least 1000 resamples: fewer cannot tell the ends of a 95 % interval."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1000:
+        raise InputError(f"resamples must be a whole number of at least 1000, got {count!r}.")
+    return count

@@ -1,7 +1,6 @@
 """What every test runs under: a temporary folder, untouched global state, repeatable examples."""
 
 import contextlib
-import random
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,8 +48,8 @@ GLOBAL_STATE = (
         lambda: [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],  # noqa: NPY002
         lambda state: np.random.set_state(tuple(state)),  # noqa: NPY002
     ),
-    GlobalState("random's global generator", random.getstate, random.setstate),
 )
+# The random module's own generator is left out: beartype draws from it to choose which item of a list to check.
 
 
 @pytest.fixture(autouse=True)

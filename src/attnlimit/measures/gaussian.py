@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,7 +28,8 @@ class Gaussian(Measure):
     growth = "grows like √(2 aᵀΣa log n)"
 
     def __init__(self, mean: Array | None = None, cov: Array = 1.0, *, dim: int | None = None) -> None:
-        like = next((as_float(v, n) for v, n in ((cov, "cov"), (mean, "mean")) if hasattr(v, "dtype")), None)
+        arrays = [v for v in (cov, mean) if isinstance(v, Tensor | np.ndarray)]
+        like = as_float(arrays[0], "cov" if arrays[0] is cov else "mean") if arrays else None
         cov = as_float(cov, "cov", dtype=getattr(like, "dtype", None), device=getattr(like, "device", None))
         given = cov if mean is None else as_float(mean, "mean", dtype=cov.dtype, device=cov.device)
         shape = given.shape or cov.shape

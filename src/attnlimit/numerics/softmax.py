@@ -39,12 +39,17 @@ def attend(
     width = max(d, dv)
     count = heads.numel()
     q, k, v = (
-        pad(t, (0, width - t.shape[-1])).expand(*heads, -1, -1).reshape(1, count, -1, width)
+        _widened(t, width).expand(*heads, -1, -1).reshape(1, count, -1, width)
         for t in (queries, keys, values)
     )
     mask = None if log_weights is None else log_weights.expand(1, 1, m, n)
     mean, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask, scale=1.0)
     return Partial(mean[..., :dv].reshape(*heads, m, dv), lse.reshape(*heads, m))
+
+
+def _widened(tensor: Tensor, width: int) -> Tensor:
+    """Zero columns up to `width`; none to add, no copy (torch's pad makes one)."""
+    return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
 
 
 def _attend_plain(queries: Tensor, keys: Tensor, values: Tensor, log_weights: Tensor | None) -> Partial:
@@ -74,16 +79,24 @@ def tilted_covariance(
     right: Float[Tensor, "*#heads n r"],
     log_weights: Float[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "*heads m l r"]:
-    """Σ_j p_j (l_j − l̄)(r_j − r̄)ᵀ under the softmax weights p of each query, centred so that nothing cancels."""
-    right = right - right.mean(-2, keepdim=True)
-    heads, n = max(1, queries.shape[:-2].numel()), keys.shape[-2]
+    """Σ_j p_j (l_j − l̄)(r_j − r̄)ᵀ under the softmax weights p of each query, with full relative accuracy."""
+    heads, n, width = max(1, queries.shape[:-2].numel()), keys.shape[-2], max(left.shape[-1], right.shape[-1])
     covs = []
-    for block in queries.split(max(1, SCORES_AT_ONCE // (heads * n * left.shape[-1])), dim=-2):
+    for block in queries.split(max(1, SCORES_AT_ONCE // (heads * n * width)), dim=-2):
         scores = block @ keys.mT
         p = (scores if log_weights is None else scores + log_weights).softmax(-1)
-        centred = left[..., None, :, :] - (p @ left)[..., None, :]
-        covs.append((p[..., None] * centred).mT @ right[..., None, :, :])
+        from_left = _centred(left, p)
+        from_right = from_left if right is left else _centred(right, p)
+        covs.append((p[..., None] * from_left).mT @ from_right)
     return torch.cat(covs, -3)
+
+
+def _centred(points: Float[Tensor, "*#heads n l"], p: Float[Tensor, "*heads m n"]) -> Tensor:
+    """y_j − ȳ for each query, measured from the key of largest weight: ȳ may be closer to it than rounding."""
+    points = points.expand(*p.shape[:-2], *points.shape[-2:])
+    top = p.argmax(-1, keepdim=True).expand(*p.shape[:-1], points.shape[-1])
+    away = points[..., None, :, :] - points.gather(-2, top)[..., None, :]
+    return away - p[..., None, :] @ away
 
 
 def log_mean_exp(

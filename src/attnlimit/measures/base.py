@@ -107,7 +107,9 @@ class Measure(ABC):
 
     def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
         flat = a.reshape(-1, self.dim)
-        return torch.func.vmap(torch.func.hessian(self._cgf))(flat).reshape(*a.shape, self.dim)
+        return torch.func.vmap(torch.func.jacrev(torch.func.grad(self._cgf)))(flat).reshape(
+            *a.shape, self.dim
+        )
 
     def _in_domain(self, a: Points) -> Bool[Tensor, "*batch"]:
         return torch.ones(a.shape[:-1], dtype=torch.bool, device=a.device)

@@ -2,109 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
+from attnlimit.attention.blocks import Tokens, blocks, cut, opened
 from attnlimit.attention.head import Head
+from attnlimit.attention.linear import LinearHead
 from attnlimit.errors import InputError
 from attnlimit.measures.empirical import Empirical
-from attnlimit.numerics.arrayfile import open_rows
-from attnlimit.numerics.inputs import Array, as_count, as_counts, as_points
+from attnlimit.numerics.arrayfile import RowFile
+from attnlimit.numerics.inputs import Array, as_count, as_counts
 from attnlimit.numerics.softmax import Partial, attend, merge
-
-Block: TypeAlias = tuple[Tensor, Tensor]
-Tokens: TypeAlias = Tensor | Empirical | str | Path | Iterable[Tensor] | Iterable[Block]
-"""A tensor, a measure, a .npy or .safetensors file, or an iterable of blocks of keys, or of (keys, values)."""
 
 
 def stream(head: Head, tokens: Tokens, queries: Array, *, block: int = 2**15) -> Tensor:
-    """head(all tokens)(queries), one block of keys at a time, merged exactly by running log-sum-exp.
+    """head(all tokens)(queries), one block of keys at a time, merged exactly by running log-sum-exp:
 
-    Memory is one block of keys and one output, however many keys there are.
+        mean = (e^{lse₁} mean₁ + e^{lse₂} mean₂) / (e^{lse₁} + e^{lse₂}) for two blocks.
+
+    `tokens` is a matrix, an Empirical, a .npy or .safetensors file, or an iterable of blocks: (n, d) matrices of
+    keys, or pairs (keys, values). Memory is one block and one output, however many keys there are.
+
+    >>> import torch
+    >>> pieces = (torch.tensor([[y]], dtype=torch.float64) for y in (-1.0, 1.0))
+    >>> stream(Head([[1.0]]), pieces, queries=[[0.0], [20.0]])
+    tensor([[0.],
+            [1.]], dtype=torch.float64)
     """
-    x = head.checked(queries)
+    x = _softmax(head).checked(queries)
     state: Partial | None = None
-    for _, running in _running(head, _blocks(tokens, as_count(block, "block")), x):
+    for _, running in _running(head, blocks(head, opened(tokens), as_count(block, "block")), x):
         state = running
     if state is None:
         raise InputError("tokens are empty: attention needs at least one key.")
-    return _outputs(head, state, x)
+    return _outputs(head, state.mean, x)
 
 
 def prefixes(
-    head: Head, tokens: Tokens, n: int | Sequence[int], queries: Array | None = None, *, block: int = 2**15
+    head: Head, tokens: Tokens, n: Array, queries: Array | None = None, *, block: int = 2**15
 ) -> Iterator[tuple[int, Tensor]]:
     """(n, head(first n tokens)(queries)) for every n asked for, increasing, in one pass over the keys.
 
     Without `queries` it is self-attention: at n the queries are the first n tokens (which must be in memory).
-    The cost is that of the largest n alone.
+    The cost is that of the largest n alone, and nothing is read or computed before it is asked for.
+
+    >>> import torch
+    >>> tokens = torch.tensor([[1.0], [3.0], [8.0]], dtype=torch.float64)
+    >>> [(n, y.item()) for n, y in prefixes(Head([[0.0]]), tokens, n=[1, 2, 3], queries=[0.0])]
+    [(1, 1.0), (2, 2.0), (3, 4.0)]
     """
-    sizes = sorted(set(as_counts(n)))
-    own = queries is None
-    if queries is None:
-        tokens = tokens.tokens if isinstance(tokens, Empirical) else tokens
-        if not isinstance(tokens, Tensor):
-            raise InputError(
-                "Self-attention over prefixes needs the tokens in memory: pass a tensor, or give queries."
-            )
-        queries = tokens[: sizes[-1]]
-    x = head.checked(queries)
+    sizes, block, source = sorted(set(as_counts(n))), as_count(block, "block"), opened(tokens)
+    if isinstance(source, Tensor | Empirical | RowFile) and len(source) < sizes[-1]:
+        raise _too_few(sizes[-1], len(source))
+    if queries is not None:
+        return _curve(head, blocks(_softmax(head), source, block), sizes, head.checked(queries))
+    if not isinstance(source, Tensor | Empirical):
+        raise InputError(
+            "Self-attention over prefixes needs the tokens in memory: pass a tensor, or give queries."
+        )
+    keys, values = next(blocks(_softmax(head), source, sizes[-1]))
+    return _curve(head, [(keys, values)], sizes, head.checked(keys), own=True)
+
+
+def _curve(
+    head: Head, pieces: Iterable[tuple[Tensor, Tensor]], sizes: list[int], x: Tensor, *, own: bool = False
+) -> Iterator[tuple[int, Tensor]]:
+    """One pass with all queries. `own`: they are the tokens, and at n only the first n of them are wanted.
+
+    Each of them meets each key once. Growing the queries along with the keys would meet no fewer pairs,
+    and shorter calls of the fused kernel are slower.
+    """
     seen = 0
-    for seen, state in _running(head, _cut(_blocks(tokens, as_count(block, "block")), sizes), x):
+    for seen, state in _running(head, cut(pieces, sizes), x):
         if seen in sizes:
-            here = Partial(state.mean[..., :seen, :], state.lse[..., :seen]) if own else state
-            yield seen, _outputs(head, here, x[:seen] if own else x)
+            wanted = slice(seen) if own else slice(None)
+            yield seen, _outputs(head, state.mean[..., wanted, :], x[wanted])
         if seen == sizes[-1]:
             return
-    raise InputError(f"n = {sizes[-1]} was asked for, but there are only {seen} tokens.")
+    raise _too_few(sizes[-1], seen)
 
 
-def _running(head: Head, blocks: Iterable[Block], x: Tensor) -> Iterator[tuple[int, Partial]]:
+def _running(head: Head, pieces: Iterable[tuple[Tensor, Tensor]], x: Tensor) -> Iterator[tuple[int, Partial]]:
+    """After each block, the number of tokens so far and attention over them."""
     q = head.query(x)
     q = q.reshape(*head.heads, -1, q.shape[-1])
     state: Partial | None = None
     seen = 0
-    for tokens, values in blocks:
-        tokens = as_points(tokens, head.key_dim, "tokens", like=x)
-        part = attend(q, head.keys(tokens), values.expand(*head.heads, *values.shape))
+    for tokens, values in pieces:
+        part = attend(q, *_projected(head, tokens, values))
         state = part if state is None else merge(state, part)
         seen += len(tokens)
         yield seen, state
 
 
-def _outputs(head: Head, state: Partial, x: Tensor) -> Tensor:
-    return head.read(state.mean.reshape(*head.heads, *x.shape[:-1], state.mean.shape[-1]))
+def _reads_first(head: Head) -> bool:
+    """Apply V before the softmax when that makes the values smaller; b_v goes along, as weights sum to one."""
+    V = head.factors.V
+    return V is not None and V.shape[-2] < V.shape[-1]
 
 
-def _blocks(tokens: Tokens, size: int) -> Iterator[Block]:
-    if isinstance(tokens, str | Path):
-        yield from ((rows, rows) for rows in open_rows(tokens).blocks(size))
-    elif isinstance(tokens, Empirical):
-        if tokens.weights is not None:
-            raise InputError("Streaming takes equally weighted tokens; use head(measure) for weighted ones.")
-        yield from zip(tokens.tokens.split(size), tokens.values.split(size), strict=True)
-    elif isinstance(tokens, Tensor):
-        yield from ((rows, rows) for rows in tokens.split(size))
-    else:
-        for item in tokens:
-            keys, values = item if isinstance(item, tuple) else (item, item)
-            if keys.ndim != 2 or len(keys) != len(values):
-                raise InputError(
-                    f"A block must be (n, d) keys, with as many values, got {tuple(keys.shape)} and {tuple(values.shape)}."
-                )
-            yield from zip(keys.split(size), values.split(size), strict=True)
+def _projected(head: Head, tokens: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    values = values.expand(*head.heads, *values.shape)
+    return head.keys(tokens), head.read(values) if _reads_first(head) else values
 
 
-def _cut(blocks: Iterable[Block], sizes: Sequence[int]) -> Iterator[Block]:
-    """The same blocks, cut so that every size falls on the end of one."""
-    seen = 0
-    for keys, values in blocks:
-        inside = [size - seen for size in sizes if seen < size < seen + len(keys)]
-        bounds = [0, *inside, len(keys)]
-        for start, stop in pairwise(bounds):
-            yield keys[start:stop], values[start:stop]
-        seen += len(keys)
+def _outputs(head: Head, mean: Tensor, x: Tensor) -> Tensor:
+    mean = mean.reshape(*head.heads, *x.shape[:-1], mean.shape[-1])
+    return mean if _reads_first(head) else head.read(mean)
+
+
+def _softmax(head: Head) -> Head:
+    if isinstance(head, LinearHead):
+        raise InputError(
+            "Streaming is for softmax heads, got linear attention: that needs only the tokens' second moment, "
+            "use head(Empirical(tokens))."
+        )
+    return head
+
+
+def _too_few(asked: int, there: int) -> InputError:
+    return InputError(f"n = {asked} was asked for, but there are only {there} tokens.")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 
-Array: TypeAlias = Tensor | np.ndarray | Sequence[object] | float
+Array: TypeAlias = Tensor | np.ndarray | Sequence[object] | float | int
 """What public functions accept: tensors and numpy arrays as they are, plain numbers converted."""
 
 

@@ -146,6 +146,18 @@ class Head:
 
         return LinearHead._of(self.factors)
 
+    def each(self) -> list[Head]:
+        """The heads one by one."""
+        f = vars(self.factors)
+        if not self.heads:
+            return [self]
+        flat = {k: None if t is None else t.flatten(0, len(self.heads) - 1) for k, t in f.items()}
+        count = self.heads.numel()
+        return [
+            self._of(Factors(**{k: None if t is None else t[i] for k, t in flat.items()}))
+            for i in range(count)
+        ]
+
     # --- applied to a measure ---------------------------------------------------------------------
 
     def __call__(self, measure: Measure) -> AttentionMap:

@@ -1,0 +1,49 @@
+"""What the finite-n error depends on: for each query, the joint law of the score and the value, as atoms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Atoms(NamedTuple):
+    """For each of m queries, J atoms of the law of (score z, value v): quadrature nodes of a law, tokens, or
+    bins of tokens. Within an atom the score is one number; the value has a mean and a spread around it."""
+
+    scores: Float[Tensor, "m j"]
+    log_mass: Float[Tensor, "m j"]
+    mean: Float[Tensor, "#m j p"]
+    """Mean value of the atom."""
+    spread: Float[Tensor, "#m j"]
+    """Mean square distance of the atom's values from their mean."""
+    limit: Float[Tensor, "m p"]
+    """Γ, what the error is measured from."""
+    smooth: float = 1.0
+    """Scale in z on which the scores' law is smooth, at least 1: the τ-grid may be that much coarser."""
+
+
+    def double(self) -> Atoms:
+        return Atoms(*(part.double() if isinstance(part, Tensor) else part for part in self))
+
+
+class KeptSet(NamedTuple):
+    """Keys that are always attended to: W = Σ e^{z}, in log, and the mean of v − Γ under their weights."""
+
+    log_weight: Float[Tensor, " m"]
+    mean_error: Float[Tensor, "m p"]
+
+
+def join(parts: list[Atoms], limit: Tensor) -> Atoms:
+    """The atoms of a mixture: those of its parts, side by side (masses already weighted)."""
+    m = len(limit)
+    return Atoms(
+        torch.cat([part.scores for part in parts], 1),
+        torch.cat([part.log_mass for part in parts], 1),
+        torch.cat([part.mean.expand(m, -1, -1) for part in parts], 1),
+        torch.cat([part.spread.expand(m, -1) for part in parts], 1),
+        limit,
+        min(part.smooth for part in parts),
+    )

@@ -1,0 +1,242 @@
+"""The error averaged over random queries: one number for each n, without sampling noise where the law allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.interpolate import CubicSpline
+from scipy.stats import norm, qmc
+from torch import Tensor
+
+from attnlimit.attention.head import Head
+from attnlimit.errors import InputError
+from attnlimit.exact.error import exact_error
+from attnlimit.measures import Gaussian, Measure, Sphere
+from attnlimit.numerics.chi2 import weighted_chi2
+from attnlimit.numerics.inputs import as_counts
+from attnlimit.numerics.slopes import local_exponents
+
+SCRAMBLES, POINTS = 8, 1024
+QUERIES, QUERY_SEED = 512, 2512_10656  # a seed that nobody draws a head with
+PANEL_NODES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Error of n-token attention, averaged over queries x ~ law.
+
+    `rms` is (E_x E‖Γ_n − Γ‖²)^{1/2} and `mean_rms` is E_x (E‖Γ_n − Γ‖²)^{1/2}.
+    """
+
+    n: tuple[int, ...]
+    rms: Float[Tensor, " n"]
+    mean_rms: Float[Tensor, " n"]
+    scale: float
+    """(E_x ‖Γ(x)‖²)^{1/2}, for relative errors."""
+    method: str
+    standard_error: Float[Tensor, "2 n"]
+    """Of rms and mean_rms: zero where the average is exact."""
+
+    @property
+    def local_exponent(self) -> Float[Tensor, " n"]:
+        """−d log rms/d log n, at these finite n; the asymptotic exponents are those of `rates`."""
+        return local_exponents(self.n, self.rms)
+
+    def __repr__(self) -> str:
+        return f"Curve(n = {self.n[0]} … {self.n[-1]}, {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "n": list(self.n),
+            "rms": self.rms.tolist(),
+            "mean_rms": self.mean_rms.tolist(),
+            "local_slope": [-value for value in self.local_exponent.tolist()],
+            "scale": self.scale,
+            "standard_error": {
+                "rms": self.standard_error[0].tolist(),
+                "mean_rms": self.standard_error[1].tolist(),
+            },
+            "method": self.method,
+        }
+
+
+def curve(head: Head, law: Measure, n: int | Sequence[int]) -> Curve:
+    """E_x E‖Γ_n(x) − Γ(x)‖² for fresh queries x ~ law.
+
+    The error at a query depends on it through the spread s of its scores (s² = aᵀΣa for a Gaussian, s = R‖a‖ for a
+    sphere) and through ‖V â‖. For a centred Gaussian s² is a weighted chi-square, and the average of the square is a
+    one-dimensional integral of exact errors; so is that of the root when ‖V â‖ is the same for all queries. Otherwise
+    8 × 1,024 quasi-random queries are averaged (512 random ones for other laws), with a standard error.
+
+    >>> from attnlimit import Gaussian, Head, curve
+    >>> curve(Head([[0.5]]), Gaussian(dim=1), n=[100]).rms
+    tensor([0.1264], dtype=torch.float64)
+    """
+    if head.heads:
+        raise InputError(f"curve takes one head at a time, got {head!r}: use head.each().")
+    head.check_fits(law)
+    if head.query_dim != law.dim:
+        raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
+    sizes = as_counts(n)
+    if head.factors.query_bias is None:
+        if isinstance(law, Gaussian) and not bool(law.mean.any()):
+            return _gaussian(head, law, sizes)
+        if isinstance(law, Sphere):
+            return _sphere(head, law, sizes)
+    return _sampled(head, law, sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Mean square error along a unit direction of the scores and across it, at each spread s and each n."""
+
+    spread: Float[Tensor, " s"]
+    along: Float[Tensor, "s n"]
+    across: Float[Tensor, "s n"]
+
+    @classmethod
+    def of(cls, law: Gaussian | Sphere, spread: Tensor, sizes: list[int]) -> _Table:
+        """`law` has scores of spread ‖a‖."""
+        first, last = torch.eye(law.dim, dtype=torch.float64)[[0, -1]][:, None, :]
+        x = spread[:, None] * first
+        eye = torch.eye(law.dim, dtype=torch.float64)
+        along = exact_error(Head(eye, first), law, sizes, x).mean_square
+        across = (
+            exact_error(Head(eye, last), law, sizes, x).mean_square
+            if law.dim > 1
+            else torch.zeros_like(along)
+        )
+        return cls(spread, along, across)
+
+    def square(self, total: Tensor, share: Tensor) -> Tensor:
+        """share along the scores' direction, total − share across it."""
+        return self.across * (total - share)[:, None] + self.along * share[:, None]
+
+    def at(self, spread: Tensor) -> _Table:
+        """By cubic splines of the logarithms."""
+        place = spread.clamp(self.spread[0], self.spread[-1]).numpy()
+        splines = (
+            CubicSpline(self.spread.numpy(), t.clamp_min(1e-300).log().numpy())
+            for t in (self.along, self.across)
+        )
+        return _Table(spread, *(torch.as_tensor(np.exp(spline(place))) for spline in splines))
+
+
+def _gaussian(head: Head, law: Gaussian, sizes: list[int]) -> Curve:
+    """x = Σ^{1/2}ξ: s² = ξᵀBξ and the part of the error along VΣa/s has ‖VΣa‖² = ξᵀMξ, both in B's eigenbasis."""
+    root = law.apply_root(torch.eye(law.dim).to(head.factors.right)).double()
+    scores = root @ head.A.double() @ root  # Σ^{1/2} A Σ^{1/2}
+    values = head.V.double() @ root
+    b, basis = torch.linalg.eigh(scores.T @ scores)
+    loud = b > 1e-14 * b.max()
+    if not bool(loud.any()):
+        return _without_scores(values, sizes)
+    b, outputs, total = b[loud], values @ scores @ basis[:, loud], values.square().sum()
+    m = outputs.square().sum(0)
+    s, weight = _panels(b)
+    chi2 = weighted_chi2(s.square(), b, m)
+    mass = weight * 2 * s * chi2.log_pdf.exp()
+    table = _Table.of(Gaussian(cov=1.0, dim=2), s, sizes)
+    square = table.square(total, chi2.conditional / s.square())
+    rms, scale = (mass @ square).sqrt(), float(m.sum().sqrt())
+    if torch.allclose(m / b, (m / b)[0].expand_as(b), rtol=1e-9, atol=0):
+        method = "exact (Laplace quadrature, weighted chi-square average over queries)"
+        return Curve(
+            tuple(sizes),
+            rms,
+            mass @ square.sqrt(),
+            scale,
+            method,
+            torch.zeros(2, len(sizes), dtype=torch.float64),
+        )
+
+    def spread_and_share(xi: Tensor) -> tuple[Tensor, Tensor]:
+        s2 = xi.square() @ b
+        return s2.sqrt(), (xi @ outputs.T).square().sum(-1) / s2
+
+    roots, error = _quasi_random(len(b), spread_and_share, table, total, sizes)[2:]
+    method = f"exact rms (Laplace quadrature, weighted chi-square average); mean_rms over {SCRAMBLES} × {POINTS} quasi-random queries"
+    return Curve(tuple(sizes), rms, roots, scale, method, torch.stack([torch.zeros_like(error), error]))
+
+
+def _without_scores(values: Tensor, sizes: list[int]) -> Curve:
+    flat = (values.square().sum() / torch.tensor(sizes, dtype=torch.float64)).sqrt()
+    zero = torch.zeros(2, len(sizes), dtype=torch.float64)
+    return Curve(tuple(sizes), flat, flat, 0.0, "exact (all scores are zero: plain averages)", zero)
+
+
+def _panels(b: Tensor) -> tuple[Tensor, Tensor]:
+    """Gauss–Legendre nodes in s that hold all but e^{−40} of the law of s² = Σ b_i g_i² below and e^{−60} above."""
+    total, width = (
+        float(b.sum()),
+        float((b.square().sum() / b.sum()).sqrt()),
+    )  # width: about twice s's deviation
+    low = max(0.0, total**0.5 - 6.0 * width) if len(b) > 4 else 0.0
+    high = (total + 130.0 * float(b.max()) + 12.0 * float(b.square().sum().sqrt())) ** 0.5
+    edges = [low]
+    while edges[-1] < high:
+        edges.append(edges[-1] + min(width, max(1.0, edges[-1] / 4)))
+    nodes, weights = (torch.as_tensor(t) for t in np.polynomial.legendre.leggauss(PANEL_NODES))
+    start, size = (
+        torch.tensor(edges[:-1], dtype=torch.float64)[:, None],
+        torch.tensor(edges, dtype=torch.float64).diff()[:, None],
+    )
+    return (start + size * (nodes + 1) / 2).flatten(), (size * weights / 2).flatten()
+
+
+def _sphere(head: Head, law: Sphere, sizes: list[int]) -> Curve:
+    """s = R‖Ax‖ and ‖V â‖², with quasi-random x: no closed density, but a table of exact errors in s."""
+    A, total = head.A.double(), head.V.double().square().sum()
+    top = law.radius**2 * float(torch.linalg.matrix_norm(A, 2))
+    table = _Table.of(
+        Sphere(law.dim), torch.linspace(0, max(top, 1e-6), max(24, int(6 * top)), dtype=torch.float64), sizes
+    )
+
+    def spread_and_share(xi: Tensor) -> tuple[Tensor, Tensor]:
+        a = law.radius * torch.nn.functional.normalize(xi, dim=-1) @ A.T
+        unit = torch.nn.functional.normalize(a, dim=-1).to(head.factors.right)
+        return law.radius * a.norm(dim=-1), head.read_linear(unit).double().square().sum(-1)
+
+    square, square_error, roots, root_error = _quasi_random(law.dim, spread_and_share, table, total, sizes)
+    rms = law.radius * square.sqrt()
+    errors = torch.stack([law.radius * square_error / (2 * square.sqrt()), law.radius * root_error])
+    method = f"exact at each query (Laplace quadrature), {SCRAMBLES} × {POINTS} quasi-random queries"
+    covariance = head(law).pushforward(law).covariance
+    return Curve(tuple(sizes), rms, law.radius * roots, float(covariance.trace().sqrt()), method, errors)
+
+
+def _quasi_random(
+    dim: int,
+    spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]],
+    table: _Table,
+    total: Tensor,
+    sizes: list[int],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """E_x of the square and of its root, each with a standard error from independent scrambles."""
+    squares, roots = [], []
+    for seed in range(SCRAMBLES):
+        u = qmc.Sobol(dim, scramble=True, rng=seed).random_base2(POINTS.bit_length() - 1)
+        s, share = spread_and_share(torch.as_tensor(norm.ppf(np.clip(u, 1e-15, 1 - 1e-15))))
+        square = table.at(s).square(total, share)
+        squares.append(square.mean(0))
+        roots.append(square.sqrt().mean(0))
+    square, root = torch.stack(squares), torch.stack(roots)
+    count = SCRAMBLES**0.5
+    return square.mean(0), square.std(0) / count, root.mean(0), root.std(0) / count
+
+
+def _sampled(head: Head, law: Measure, sizes: list[int]) -> Curve:
+    """Exact at each of a fixed set of random queries; only the average over queries is sampled."""
+    x = law.sample(QUERIES, generator=QUERY_SEED).tokens
+    result = exact_error(head, law, sizes, x)
+    square, root = result.mean_square, result.rms
+    rms = square.mean(0).sqrt()
+    error = torch.stack([square.std(0) / (2 * rms), root.std(0)]) / QUERIES**0.5
+    method = f"exact at each query (Laplace quadrature), averaged over {QUERIES} random queries"
+    scale = float(result.limit_square.mean().sqrt())
+    return Curve(tuple(sizes), rms, root.mean(0), scale, method, error)

@@ -17,9 +17,7 @@ from attnlimit.measures.empirical import Empirical
 from attnlimit.numerics.arrayfile import RowFile, open_rows
 from attnlimit.numerics.inputs import as_points
 
-Matrix: TypeAlias = Tensor | np.ndarray
-Blocks: TypeAlias = Iterable[Matrix] | Iterable[tuple[Matrix, Matrix]]
-Source: TypeAlias = Tensor | Empirical | RowFile | Blocks
+Source: TypeAlias = Tensor | Empirical | RowFile | Iterable[object]
 Tokens: TypeAlias = np.ndarray | str | Path | Source
 """A matrix, a measure, a .npy or .safetensors file, or an iterable of blocks of keys, or of (keys, values)."""
 
@@ -96,6 +94,6 @@ def _check_pair(keys: object, values: object) -> None:
 
 def _check_points(points: Tensor, dim: int, name: str, like: Tensor) -> None:
     """What as_points checks, in one pass over the data and without temporaries as long as all is well."""
-    usable = points.is_floating_point() and points.numel() > 0
-    finite = usable and bool(torch.stack(points.aminmax()).isfinite().all())
-    as_points(points[:1] if finite else points, dim, name, like=like)
+    fine = points.is_floating_point() and points.numel() > 0 and points.shape[1] == dim
+    fine = fine and bool(torch.stack(points.aminmax()).isfinite().all())
+    as_points(points[:1] if fine else points, dim, name, like=like)

@@ -40,7 +40,7 @@ def stream(head: Head, tokens: Tokens, queries: Array, *, block: int = 2**15) ->
 
 
 def prefixes(
-    head: Head, tokens: Tokens, n: Array, queries: Array | None = None, *, block: int = 2**15
+    head: Head, tokens: Tokens, n: int | Array, queries: Array | None = None, *, block: int = 2**15
 ) -> Iterator[tuple[int, Tensor]]:
     """(n, head(first n tokens)(queries)) for every n asked for, increasing, in one pass over the keys.
 

@@ -16,7 +16,8 @@ from attnlimit.rates.curves import Curve
 Contrast: TypeAlias = Callable[[Tensor], Tensor]
 """From the weights (*batch, k) of a least-squares fit to its coefficients c (*batch, k): the estimate is c·z."""
 
-COUNTS_AT_ONCE = 2**22
+COUNTS_AT_ONCE = 2**15
+"""Blocks that stay in cache, and below the size at which torch starts threads, which small work only waits for."""
 
 
 @dataclass(frozen=True, eq=False)

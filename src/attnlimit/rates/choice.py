@@ -12,7 +12,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.numerics.inputs import Array, as_generator
 from attnlimit.rates.bootstrap import resamples as resampled
-from attnlimit.rates.curves import Curve, Statistic, curve
+from attnlimit.rates.curves import Curve, curve
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power, narrow
 
 LEAST_DELTA = 2.0
@@ -53,7 +53,7 @@ def choose(
     errors: Array,
     *,
     standard_errors: Array | None = None,
-    statistic: Statistic = "mean",
+    statistic: str = "mean",
     level: float = 0.95,
     resamples: int = 2000,
     max_width: float | None = None,
@@ -96,7 +96,7 @@ def choose(
     return _resolved(choice, level, max_width)
 
 
-def criteria(data: Curve, y: Float[Tensor, "*b k"]) -> Float[Tensor, "2 *b"]:
+def criteria(data: Curve, y: Float[Tensor, "*b k"]) -> Float[Tensor, "law=2 *b"]:
     """AIC of the power law and of the logarithmic law for log errors y."""
     share = data.weights / data.weights.sum()
     x = data.log_n - (share * data.log_n).sum()

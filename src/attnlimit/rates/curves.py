@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,6 @@ from torch import Tensor
 from attnlimit.errors import InputError
 from attnlimit.numerics.inputs import Array, as_counts, as_float
 
-Statistic: TypeAlias = Literal["mean", "rms"]
 LEAST_REPLICATES = 5
 
 
@@ -73,9 +71,7 @@ def checked_errors(errors: Array, sizes: tuple[int, ...], name: str = "errors") 
     return values
 
 
-def curve(
-    n: object, errors: Array, standard_errors: Array | None = None, statistic: Statistic = "mean"
-) -> Curve:
+def curve(n: object, errors: Array, standard_errors: Array | None = None, statistic: str = "mean") -> Curve:
     """Replicate rows (m, k) or one curve (k,), with the standard errors of the latter when they are known."""
     if statistic not in ("mean", "rms"):
         raise InputError(f"statistic must be 'mean' or 'rms', got {statistic!r}.")

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.numerics.inputs import Array, as_counts, as_generator, as_positive
 from attnlimit.rates.bootstrap import Contrast, checked_count, checked_level, studentised
-from attnlimit.rates.curves import Curve, Statistic, curve
+from attnlimit.rates.curves import Curve, curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def fit_power(
     errors: Array,
     *,
     standard_errors: Array | None = None,
-    statistic: Statistic = "mean",
+    statistic: str = "mean",
     level: float = 0.95,
     resamples: int = 2000,
     max_width: float | None = None,
@@ -126,7 +126,7 @@ def fit_log(
     errors: Array,
     *,
     standard_errors: Array | None = None,
-    statistic: Statistic = "mean",
+    statistic: str = "mean",
     level: float = 0.95,
     resamples: int = 2000,
     generator: torch.Generator | int = 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,12 @@ from attnlimit.attention import Head
 from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.measures import Empirical, Gaussian, Measure
 
-Kind: TypeAlias = Literal["two-sided", "one-sided", "row-space"]
-Rows: TypeAlias = Float[Tensor, "*heads r d"]
+Rows: TypeAlias = Float[Tensor, "*heads _ _"]
 KINDS = ("two-sided", "one-sided", "row-space")
 
 
 def horizon(
-    head: Head, law: Measure, kind: Kind = "two-sided", *, queries: Measure | None = None
+    head: Head, law: Measure, kind: str = "two-sided", *, queries: Measure | None = None
 ) -> float | Tensor:
     """How far the scores yᵀAx of a head spread on a law with covariance Σ; A = KᵀQ/√d_h has its 1/√d_h inside.
 
@@ -75,7 +74,7 @@ def _query_law(head: Head, law: Measure, queries: Measure | None) -> Measure:
     return asked
 
 
-def spread(law: Measure, rows: Rows | None) -> Float[Tensor, "*heads r r"]:
+def spread(law: Measure, rows: Rows | None) -> Float[Tensor, "*any r r"]:
     """M Σ Mᵀ in float64, Σ the covariance of the tokens of `law`, M = `rows` (None: the identity)."""
     if rows is not None and isinstance(law, Gaussian) and law.cov.ndim < 2:
         return (rows * law.cov.double()) @ rows.mT

@@ -174,5 +174,5 @@ def test_top_of_an_unknown_support() -> None:
     with pytest.raises(al.LimitDoesNotExist, match="largest of n scores grows without end"):
         law.top([1.0])
     law.radius = 1.0
-    with pytest.raises(al.NotKnown, match="no closed form here; use head.scaled"):
+    with pytest.raises(al.NotKnown, match=r"no closed form here; use head\.scaled"):
         law.top([1.0])

@@ -103,7 +103,7 @@ def test_a_sampler_claims_nothing_about_its_support() -> None:
     law = al.FromSampler(box, dim=2, points=256)
     assert law.radius == math.inf
     assert law.variance_proxy is None
-    with pytest.raises(al.NotKnown, match="support of FromSampler.* is not known from its sampler"):
+    with pytest.raises(al.NotKnown, match=r"support of FromSampler.* is not known from its sampler"):
         law.top([1.0, 0.0])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -13,6 +12,7 @@ from attnlimit.attention import Head
 from attnlimit.bounds.gaussian_comparison import QuadraticMoment
 from attnlimit.bounds.hypotheses import (
     COMPACT,
+    FRESH,
     IID,
     check_compact,
     check_delta,
@@ -28,8 +28,6 @@ from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.inputs import Array, as_count, as_generator
 
-Method = Literal["exact", "sampled", "closed form"]
-
 
 def averaged(
     head: Head,
@@ -37,7 +35,7 @@ def averaged(
     n: object,
     queries: Array | Measure | None = None,
     *,
-    method: Method | None = None,
+    method: str | None = None,
     generator: torch.Generator | int | None = None,
     samples: int = 4096,
     delta: float = 0.01,
@@ -73,7 +71,7 @@ def averaged(
     elif method == "closed form":
         moment = QuadraticMoment.of(head, _measure(source, method), log_chi2_slope(law))
         exponent = moment.exponent
-        share = torch.tensor([moment.best(m) for m in sizes.tolist()]).to(sizes)
+        share = sizes.new_tensor([moment.best(m) for m in sizes.tolist()])
         constant = 2 * R_V * share * sizes**exponent
         extra |= {"horizon": moment.horizon, "slope": moment.slope}
     else:
@@ -85,7 +83,7 @@ def averaged(
         kind="mean, query-averaged" + (" (sampled queries)" if method == "sampled" else ""),
         formula="E_x E‖Γ_n − Γ‖ ≤ 2 R_V E_x min(1, e^(D/2)/√n)"
         + (" ≤ 2 R_V min_p n^(−p/2) E e^(pD/2)" if method == "closed form" else ""),
-        hypotheses=(COMPACT, IID, *(["sub-Gaussian queries"] if method == "closed form" else [])),
+        hypotheses=(COMPACT, IID, FRESH, *(["sub-Gaussian queries"] if method == "closed form" else [])),
         inputs=extra,
         confidence=confidence,
         constant=constant if constant is None or not single else constant[0],
@@ -93,7 +91,7 @@ def averaged(
     )
 
 
-def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> Method:
+def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> str:
     if not isinstance(source, Measure) or (isinstance(source, Empirical) and generator is None):
         return "exact"
     return "closed form" if generator is None else "sampled"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.bounds.hypotheses import (
+    FRESH,
     IID,
     check_compact,
     check_delta,
@@ -25,7 +26,7 @@ from attnlimit.numerics.softmax import SCORES_AT_ONCE
 
 def empirical(
     head: Head,
-    tokens: Empirical,
+    tokens: Measure,
     x: Array,
     delta: float,
     *,
@@ -69,7 +70,7 @@ def empirical(
         value=value.reshape(a.shape[:-1]),
         kind="high probability, from data",
         formula="‖Γ_n − Γ‖ ≤ (√(2ℓ/n) S + 16 R_V e^M ℓ/(3n)) / (⟨w⟩ − √(2ℓ/n) T), ℓ = log(3/δ)",
-        hypotheses=(f"bounded support, known: {known}", IID),
+        hypotheses=(f"bounded support, known: {known}", IID, FRESH),
         inputs={"R_V": R_V, "largest_score": high, "n": len(tokens), "delta": delta},
         confidence=1 - delta,
     )

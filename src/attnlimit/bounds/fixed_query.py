@@ -9,6 +9,7 @@ from attnlimit.attention import Head, clt
 from attnlimit.bounds.concentration import bernstein, hoeffding, mean_shortfall
 from attnlimit.bounds.hypotheses import (
     COMPACT,
+    FRESH,
     IID,
     check_compact,
     check_delta,
@@ -51,7 +52,7 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> 
         value=value[..., 0] if single else value,
         kind="high probability",
         formula="‖Γ_n − Γ‖ ≤ (R_V + ‖Γ‖) min(1, e^(M−m) √(2 log(2/δ)/n), Bernstein with E‖w̃u‖² and E w̃² = e^D)",
-        hypotheses=(COMPACT, IID),
+        hypotheses=(COMPACT, IID, FRESH),
         inputs={"R": R, "R_V": R_V, "rho": R * a.norm(dim=-1), "score_range": high - low, "delta": delta},
         confidence=1 - delta,
     )

@@ -19,7 +19,8 @@ from attnlimit.numerics.inputs import as_counts
 from attnlimit.numerics.softmax import SCORES_AT_ONCE
 
 COMPACT = "keys have compact support, ‖y‖ ≤ R"
-IID = "the n tokens are independent draws from the law, and the query is none of them"
+IID = "the n tokens are independent draws from the law"
+FRESH = "the query does not depend on the tokens, so it is none of them"
 
 # --- checks -----------------------------------------------------------------------------------------
 

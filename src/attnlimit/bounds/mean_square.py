@@ -5,6 +5,7 @@ from __future__ import annotations
 from attnlimit.attention import Head
 from attnlimit.bounds.hypotheses import (
     COMPACT,
+    FRESH,
     IID,
     check_compact,
     check_head,
@@ -42,6 +43,6 @@ def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:
         value=value[..., 0] if single else value,
         kind="mean square",
         formula="E‖Γ_n − Γ‖² ≤ 4 R_V² min(1, e^D/n)",
-        hypotheses=(COMPACT, IID),
+        hypotheses=(COMPACT, IID, FRESH),
         inputs={"R": R, "R_V": R_V, "D": D},
     )

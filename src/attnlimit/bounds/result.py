@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -52,10 +53,15 @@ class Bound:
             "hypotheses": list(self.hypotheses),
             "inputs": {key: _plain(value) for key, value in self.inputs.items()},
             "confidence": self.confidence,
-            "constant": None if self.constant is None else self.constant.tolist(),
+            "constant": None if self.constant is None else _plain(self.constant),
             "exponent": self.exponent,
         }
 
 
-def _plain(value: float | int | str | Tensor) -> object:
-    return value.tolist() if isinstance(value, Tensor) else value
+def _plain(value: object) -> object:
+    """JSON has no infinity, which a constant reaches when it overflows: it becomes None."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

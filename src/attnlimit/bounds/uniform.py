@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
-import torch
 from scipy.optimize import minimize_scalar
 
 from attnlimit.attention import Head
@@ -38,7 +36,7 @@ def uniform(
     n: object,
     delta: float,
     *,
-    method: Literal["kernel", "net"] = "kernel",
+    method: str = "kernel",
 ) -> Bound:
     """sup_{‖x‖≤r} ‖Γ_n(x) − Γ(x)‖ ≤ 2R_V e^{2ρ} (1 + √(2 log 1/δ))/√n with probability ≥ 1 − δ, ρ = ‖A‖rR.
 
@@ -66,7 +64,7 @@ def uniform(
     else:
         rank = min(head.query_dim, head.factors.right.shape[-2], head.key_dim)
         slope = score_norm(head) * R * math.exp(-2 * rho)
-        root = torch.tensor([_net(m, rank, radius, slope, delta) for m in sizes.tolist()]).to(sizes)
+        root = sizes.new_tensor([_net(m, rank, radius, slope, delta) for m in sizes.tolist()])
     bound = 2 * R_V * (root.log() + 2 * rho).exp()
     value, constant = bound.clamp_max(2 * R_V), bound * sizes.sqrt()
     return Bound(
@@ -74,7 +72,7 @@ def uniform(
         value=value[0] if single else value,
         kind="uniform, high probability",
         formula=_FORMULAS[method],
-        hypotheses=(COMPACT, IID, "queries in the ball ‖x‖ ≤ r"),
+        hypotheses=(COMPACT, IID, "queries in the ball ‖x‖ ≤ r, tokens among them or not"),
         inputs={"R": R, "R_V": R_V, "rho": rho, "r": radius, "delta": delta, "method": method},
         confidence=1 - delta,
         constant=constant[0] if single else constant,

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The parts of a head: q = R x + b_q, k = Lᵀy + b_k, v = V y + b_v; L or V None is the identity."""
+    """The parts of a head: q = R x + b_q, k = Lᵀy + b_k, v = V y + b_v; L or V None is the identity.
 
-    right: Float[Tensor, "*heads r dq"]
-    left: Float[Tensor, "*heads dk r"] | None = None
-    V: Float[Tensor, "*heads dv d"] | None = None
-    query_bias: Float[Tensor, "*heads r"] | None = None
-    key_bias: Float[Tensor, "*heads r"] | None = None
-    value_bias: Float[Tensor, "*heads dv"] | None = None
+    The leading axes of all are the heads, which `Head` checks.
+    """
+
+    right: Float[Tensor, "... r dq"]
+    left: Float[Tensor, "... dk r"] | None = None
+    V: Float[Tensor, "... dv d"] | None = None
+    query_bias: Float[Tensor, "... r"] | None = None
+    key_bias: Float[Tensor, "... r"] | None = None
+    value_bias: Float[Tensor, "... dv"] | None = None
 
 
 class Head:
@@ -148,14 +151,12 @@ class Head:
 
     def each(self) -> list[Head]:
         """The heads one by one."""
-        f = vars(self.factors)
         if not self.heads:
             return [self]
-        flat = {k: None if t is None else t.flatten(0, len(self.heads) - 1) for k, t in f.items()}
-        count = self.heads.numel()
+        last = len(self.heads) - 1
+        flat = {name: t.flatten(0, last) for name, t in vars(self.factors).items() if t is not None}
         return [
-            self._of(Factors(**{k: None if t is None else t[i] for k, t in flat.items()}))
-            for i in range(count)
+            self._of(Factors(**{name: t[i] for name, t in flat.items()})) for i in range(self.heads.numel())
         ]
 
     # --- applied to a measure ---------------------------------------------------------------------
@@ -176,7 +177,7 @@ class Head:
 
     def check_fits(self, measure: Measure) -> None:
         """Dimension, dtype and device must agree with the measure's."""
-        right, values = self.factors.right, getattr(measure, "values", None)
+        values = getattr(measure, "values", None)
         value_dim = measure.dim if values is None else values.shape[-1]
         if measure.dim != self.key_dim:
             raise InputError(
@@ -186,6 +187,11 @@ class Head:
             raise InputError(
                 f"V has {self.factors.V.shape[-1]} columns, but the values of {measure!r} have dimension {value_dim}."
             )
+        self.check_kind(measure)
+
+    def check_kind(self, measure: Measure) -> None:
+        """Dtype and device must agree with the measure's."""
+        right = self.factors.right
         if measure.dtype != right.dtype or measure.device != right.device:
             raise InputError(
                 f"The head is {right.dtype} on {right.device}, {measure!r} is {measure.dtype} on {measure.device}: "

@@ -23,6 +23,7 @@ def pushforward(map: Map, source: Measure) -> Measure:
         raise InputError(
             f"The head reads {map.head.query_dim}-dimensional queries, {source!r} has dimension {source.dim}."
         )
+    map.head.check_kind(source)
     if isinstance(source, Empirical):
         return Empirical(map(source.tokens), weights=source.weights)
     law = Pushforward(map, source)

@@ -1,0 +1,138 @@
+"""Errors of the output law's moments from m ≪ n queries, with the limit as control variate.
+
+The n outputs have average moment (1/n)Σ_i f(Γ_n(x_i)). Γ is cheap at all n queries and Γ_n is not, so with S
+a random m of them
+
+    M̂ = (1/n) Σ_i f(Γ(x_i)) + (1/m) Σ_{i∈S} [f(Γ_n(x_i)) − f(Γ(x_i))]
+
+which is right on average over S. Its square is too large by the variance over S, (1 − m/n) s²/m with s² the
+sample variance of the differences; taken off, ‖M̂ − M‖² is right on average too, and may be negative.
+Fresh queries x ~ μ are the case n = ∞: the first term is M itself, and the error is that of Γ_n#μ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.sampling.experiment import Experiment, Row
+from attnlimit.sampling.powers import Power
+from attnlimit.sampling.reference import Reference, output_covariance, output_moment
+from attnlimit.sampling.replicates import Sample, replicate
+
+
+@dataclass(frozen=True, eq=False)
+class MomentErrors(Experiment):
+    """Squared errors of a raw moment (`power`) of the output law, or of its covariance when there is none."""
+
+    power: Power | None
+
+    @cached_property
+    def truth(self) -> Reference:
+        limit, law = self.plan.limit, self.plan.law
+        size = max(2**18, 64 * self.plan.n[-1])
+        if self.power is None:
+            return output_covariance(limit, law, size)
+        return output_moment(limit, law, self.power, size)
+
+    @cached_property
+    def _needs_truth(self) -> bool:
+        """Given queries, and raw moments of fresh ones, are compared with the limit at these very queries."""
+        return self.plan.self_attention or (self.power is None and self.plan.queries is None)
+
+    @property
+    def reference(self) -> str:
+        return self.truth.text if self._needs_truth else f"{super().reference}, at the same queries"
+
+    @property
+    def method(self) -> str:
+        plan = self.plan
+        if plan.queries is not None:
+            how = f"output law of {plan.m} given queries"
+        elif not plan.self_attention:
+            how = f"output law of fresh queries from m = {plan.m}, differences from the limit"
+        elif plan.m >= plan.n[-1]:
+            how = "all n queries"
+        else:
+            how = f"control variate on m = {plan.m} of n queries"
+        if self.power is not None and not self.power.full:
+            how += f", powers {self.power.order} of single coordinates (the whole tensor is too large)"
+        return f"{self.drawn()}, {how}"
+
+    def row(self, generator: torch.Generator) -> Row:
+        truth = self.truth if self._needs_truth else None
+        averages = LimitAverages(truth, self.power)
+        squares, exact = [], True
+        for sample in replicate(self.plan, generator):
+            if self.power is None:
+                squares.append(covariance_square(sample, averages.at(sample), truth))
+            else:
+                squares.append(moment_square(sample, averages.at(sample), self.power))
+            exact = exact and sample.rest == 0
+        row = torch.stack(squares)
+        return Row(row, row.clamp_min(0).sqrt() if exact else None)
+
+
+class LimitAverages:
+    """(1/n) Σ_i f(Γ(x_i)) − its limit over all n tokens, for growing n, each token counted once.
+
+    f is the power, or, for covariances, the first and second power of Γ(x_i) minus the limit's mean.
+    """
+
+    def __init__(self, truth: Reference | None, power: Power | None) -> None:
+        self.truth = truth
+        self.powers = (Power(1), Power(2)) if power is None else (power,)
+        self.sums: list[Tensor] = []
+
+    def at(self, sample: Sample) -> list[Tensor] | None:
+        """One difference a power; None for queries that are not tokens, where there is none to add."""
+        if sample.all_limits is None or self.truth is None:
+            return None
+        fresh = sample.all_limits[sample.known :]
+        if len(self.powers) == 2:
+            fresh = fresh - self.truth.mean.to(fresh)
+        totals = [power.total(fresh) for power in self.powers]
+        if sample.known:
+            totals = [old + new for old, new in zip(self.sums, totals, strict=True)]
+        self.sums = totals
+        *first, last = [total / len(sample.all_limits) for total in totals]
+        return [*first, last - self.truth.value]
+
+
+def moment_square(sample: Sample, base: list[Tensor] | None, power: Power) -> Float[Tensor, ""]:
+    """Unbiased ‖M_n − M‖² for the moment f = `power`; `base` from LimitAverages."""
+    error, spread = power.difference(sample.outputs.double(), sample.limits.double())
+    if base is not None:
+        error = error + base[0]
+    return error.square().sum() - sample.rest * spread
+
+
+def covariance_square(
+    sample: Sample, base: list[Tensor] | None, truth: Reference | None
+) -> Float[Tensor, ""]:
+    """‖Cov_n − Cov‖² for the covariance of the output law (divisor n), its variance over S taken off.
+
+    With everything centred at the truth's mean, z the estimated mean of the n outputs and e_i = y_i − g_i,
+
+        Cov_n ≈ (1/n) Σ g_i g_iᵀ + (1/m) Σ_S (y_i y_iᵀ − g_i g_iᵀ) − z zᵀ + (1 − m/n) Cov_S(e)/m
+
+    is unbiased (the last term undoes the bias of zzᵀ). To first order in z its variance is that of the
+    average of (y_i − z)(y_i − z)ᵀ − (g_i − z)(g_i − z)ᵀ. What is left out is quadratic in the error of z,
+    of order (s²/m)² where s²/m is taken off: nothing when m = n.
+    """
+    y, g = sample.outputs.double(), sample.limits.double()
+    centre = g.mean(0) if truth is None else truth.mean
+    y, g = y - centre, g - centre
+    second, e = Power(2), y - g
+    z, (error, _) = e.mean(0), second.difference(y, g)
+    if base is not None:
+        z, error = z + base[0], error + base[1]
+    error = error - torch.outer(z, z).flatten()
+    if sample.rest:
+        error = error + sample.rest * torch.cov(e.T).flatten()
+    _, spread = second.difference(y - z, g - z)
+    return error.square().sum() - sample.rest * spread

@@ -40,3 +40,7 @@ class RateNotResolved(AttnlimitError, ArithmeticError):
         self.estimate = estimate
         self.interval = interval
         self.fits = fits
+
+
+class MissingExtra(AttnlimitError, ImportError):
+    """An optional part is not installed; the message is the pip line that installs it."""

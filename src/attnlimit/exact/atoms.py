@@ -24,9 +24,9 @@ class Atoms(NamedTuple):
     smooth: float = 1.0
     """Scale in z on which the scores' law is smooth, at least 1: the τ-grid may be that much coarser."""
 
-
     def double(self) -> Atoms:
-        return Atoms(*(part.double() if isinstance(part, Tensor) else part for part in self))
+        scores, log_mass, mean, spread, limit = (part.double() for part in self[:5])
+        return Atoms(scores, log_mass, mean, spread, limit, self.smooth)
 
 
 class KeptSet(NamedTuple):

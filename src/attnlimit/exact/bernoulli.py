@@ -13,7 +13,7 @@ from attnlimit.exact.laplace import ENTRIES_AT_ONCE, STEP, tau_grid
 def bernoulli_moments(
     atoms: Atoms,
     kept: KeptSet | None,
-    count: Float[Tensor, " m"],
+    count: Float[Tensor, "m 1"],
     p: Float[Tensor, "m k"],
     kept_scale: Float[Tensor, "m k"],
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k q"]]:
@@ -27,7 +27,7 @@ def bernoulli_moments(
     tau = tau_grid(atoms, float(count.max()), kept)
     error = atoms.mean - atoms.limit[:, None, :]
     square = error.square().sum(-1) + atoms.spread
-    number = atoms.log_mass.exp() * count[:, None]
+    number = atoms.log_mass.exp() * count
     rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
     step = STEP * atoms.smooth
     squares, biases = [], []

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
-from attnlimit.exact.error import exact_error
+from attnlimit.exact.prepare import prepare
 from attnlimit.measures import Gaussian, Measure, Sphere
 from attnlimit.numerics.chi2 import weighted_chi2
 from attnlimit.numerics.inputs import as_counts
@@ -23,7 +23,8 @@ from attnlimit.numerics.slopes import local_exponents
 
 SCRAMBLES, POINTS = 8, 1024
 QUERIES, QUERY_SEED = 512, 2512_10656  # a seed that nobody draws a head with
-PANEL_NODES = 12
+QUASI = f"{SCRAMBLES} × {POINTS:,} quasi-random queries"
+PANEL_NODES = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +78,23 @@ def curve(head: Head, law: Measure, n: int | Sequence[int]) -> Curve:
     >>> curve(Head([[0.5]]), Gaussian(dim=1), n=[100]).rms
     tensor([0.1264], dtype=torch.float64)
     """
+    sizes = as_counts(n)
+    return query_average(head, law, max(sizes))(sizes)
+
+
+def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Curve]:
+    """The curve as a function of the numbers of tokens, up to n_max: all that they share is computed once."""
     if head.heads:
         raise InputError(f"curve takes one head at a time, got {head!r}: use head.each().")
     head.check_fits(law)
     if head.query_dim != law.dim:
         raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
-    sizes = as_counts(n)
     if head.factors.query_bias is None:
         if isinstance(law, Gaussian) and not bool(law.mean.any()):
-            return _gaussian(head, law, sizes)
+            return _gaussian(head, law, n_max)
         if isinstance(law, Sphere):
-            return _sphere(head, law, sizes)
-    return _sampled(head, law, sizes)
+            return _sphere(head, law, n_max)
+    return _sampled(head, law, n_max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,18 +106,19 @@ class _Table:
     across: Float[Tensor, "s n"]
 
     @classmethod
-    def of(cls, law: Gaussian | Sphere, spread: Tensor, sizes: list[int]) -> _Table:
+    def of(cls, law: Gaussian | Sphere, spread: Tensor, n_max: int) -> Callable[[list[int]], _Table]:
         """`law` has scores of spread ‖a‖."""
         first, last = torch.eye(law.dim, dtype=torch.float64)[[0, -1]][:, None, :]
-        x = spread[:, None] * first
-        eye = torch.eye(law.dim, dtype=torch.float64)
-        along = exact_error(Head(eye, first), law, sizes, x).mean_square
-        across = (
-            exact_error(Head(eye, last), law, sizes, x).mean_square
-            if law.dim > 1
-            else torch.zeros_like(along)
-        )
-        return cls(spread, along, across)
+        eye, x = torch.eye(law.dim, dtype=torch.float64), spread[:, None] * first
+        along = prepare(Head(eye, first), law, x, n_max).moments
+        across = prepare(Head(eye, last), law, x, n_max).moments if law.dim > 1 else None
+
+        def at(sizes: list[int]) -> _Table:
+            n = torch.tensor([sizes], dtype=torch.float64)
+            here = along(n)[0]
+            return cls(spread, here, torch.zeros_like(here) if across is None else across(n)[0])
+
+        return at
 
     def square(self, total: Tensor, share: Tensor) -> Tensor:
         """share along the scores' direction, total − share across it."""
@@ -120,14 +127,14 @@ class _Table:
     def at(self, spread: Tensor) -> _Table:
         """By cubic splines of the logarithms."""
         place = spread.clamp(self.spread[0], self.spread[-1]).numpy()
-        splines = (
-            CubicSpline(self.spread.numpy(), t.clamp_min(1e-300).log().numpy())
-            for t in (self.along, self.across)
+        logs = (t.clamp_min(1e-300).log().numpy() for t in (self.along, self.across))
+        along, across = (
+            torch.as_tensor(np.exp(CubicSpline(self.spread.numpy(), log)(place))) for log in logs
         )
-        return _Table(spread, *(torch.as_tensor(np.exp(spline(place))) for spline in splines))
+        return _Table(spread, along, across)
 
 
-def _gaussian(head: Head, law: Gaussian, sizes: list[int]) -> Curve:
+def _gaussian(head: Head, law: Gaussian, n_max: int) -> Callable[[list[int]], Curve]:
     """x = Σ^{1/2}ξ: s² = ξᵀBξ and the part of the error along VΣa/s has ‖VΣa‖² = ξᵀMξ, both in B's eigenbasis."""
     root = law.apply_root(torch.eye(law.dim).to(head.factors.right)).double()
     scores = root @ head.A.double() @ root  # Σ^{1/2} A Σ^{1/2}
@@ -135,33 +142,32 @@ def _gaussian(head: Head, law: Gaussian, sizes: list[int]) -> Curve:
     b, basis = torch.linalg.eigh(scores.T @ scores)
     loud = b > 1e-14 * b.max()
     if not bool(loud.any()):
-        return _without_scores(values, sizes)
+        return lambda sizes: _without_scores(values, sizes)
     b, outputs, total = b[loud], values @ scores @ basis[:, loud], values.square().sum()
     m = outputs.square().sum(0)
     s, weight = _panels(b)
     chi2 = weighted_chi2(s.square(), b, m)
     mass = weight * 2 * s * chi2.log_pdf.exp()
-    table = _Table.of(Gaussian(cov=1.0, dim=2), s, sizes)
-    square = table.square(total, chi2.conditional / s.square())
-    rms, scale = (mass @ square).sqrt(), float(m.sum().sqrt())
-    if torch.allclose(m / b, (m / b)[0].expand_as(b), rtol=1e-9, atol=0):
-        method = "exact (Laplace quadrature, weighted chi-square average over queries)"
-        return Curve(
-            tuple(sizes),
-            rms,
-            mass @ square.sqrt(),
-            scale,
-            method,
-            torch.zeros(2, len(sizes), dtype=torch.float64),
-        )
+    table = _Table.of(Gaussian(cov=1.0, dim=2), s, n_max)
+    scale = float(m.sum().sqrt())
+    aligned = torch.allclose(m / b, (m / b)[0].expand_as(b), rtol=1e-9, atol=0)
 
     def spread_and_share(xi: Tensor) -> tuple[Tensor, Tensor]:
         s2 = xi.square() @ b
         return s2.sqrt(), (xi @ outputs.T).square().sum(-1) / s2
 
-    roots, error = _quasi_random(len(b), spread_and_share, table, total, sizes)[2:]
-    method = f"exact rms (Laplace quadrature, weighted chi-square average); mean_rms over {SCRAMBLES} × {POINTS} quasi-random queries"
-    return Curve(tuple(sizes), rms, roots, scale, method, torch.stack([torch.zeros_like(error), error]))
+    def at(sizes: list[int]) -> Curve:
+        here = table(sizes)
+        square = here.square(total, chi2.conditional / s.square())
+        rms, exact = (mass @ square).sqrt(), torch.zeros(len(sizes), dtype=torch.float64)
+        if aligned:
+            method = "exact (Laplace quadrature, weighted chi-square average over queries)"
+            return Curve(tuple(sizes), rms, mass @ square.sqrt(), scale, method, torch.stack([exact, exact]))
+        roots, error = _quasi_random(len(b), spread_and_share, here, total)[2:]
+        method = "exact rms (Laplace quadrature, weighted chi-square average); mean_rms over " + QUASI
+        return Curve(tuple(sizes), rms, roots, scale, method, torch.stack([exact, error]))
+
+    return at
 
 
 def _without_scores(values: Tensor, sizes: list[int]) -> Curve:
@@ -189,33 +195,32 @@ def _panels(b: Tensor) -> tuple[Tensor, Tensor]:
     return (start + size * (nodes + 1) / 2).flatten(), (size * weights / 2).flatten()
 
 
-def _sphere(head: Head, law: Sphere, sizes: list[int]) -> Curve:
+def _sphere(head: Head, law: Sphere, n_max: int) -> Callable[[list[int]], Curve]:
     """s = R‖Ax‖ and ‖V â‖², with quasi-random x: no closed density, but a table of exact errors in s."""
     A, total = head.A.double(), head.V.double().square().sum()
     top = law.radius**2 * float(torch.linalg.matrix_norm(A, 2))
-    table = _Table.of(
-        Sphere(law.dim), torch.linspace(0, max(top, 1e-6), max(24, int(6 * top)), dtype=torch.float64), sizes
-    )
+    spread = torch.linspace(0, max(top, 1e-6), max(24, int(6 * top)), dtype=torch.float64)
+    table = _Table.of(Sphere(law.dim), spread, n_max)
+    scale = float(head(law).pushforward(law).covariance.trace().sqrt())
 
     def spread_and_share(xi: Tensor) -> tuple[Tensor, Tensor]:
         a = law.radius * torch.nn.functional.normalize(xi, dim=-1) @ A.T
         unit = torch.nn.functional.normalize(a, dim=-1).to(head.factors.right)
         return law.radius * a.norm(dim=-1), head.read_linear(unit).double().square().sum(-1)
 
-    square, square_error, roots, root_error = _quasi_random(law.dim, spread_and_share, table, total, sizes)
-    rms = law.radius * square.sqrt()
-    errors = torch.stack([law.radius * square_error / (2 * square.sqrt()), law.radius * root_error])
-    method = f"exact at each query (Laplace quadrature), {SCRAMBLES} × {POINTS} quasi-random queries"
-    covariance = head(law).pushforward(law).covariance
-    return Curve(tuple(sizes), rms, law.radius * roots, float(covariance.trace().sqrt()), method, errors)
+    def at(sizes: list[int]) -> Curve:
+        square, square_error, roots, root_error = _quasi_random(
+            law.dim, spread_and_share, table(sizes), total
+        )
+        errors = law.radius * torch.stack([square_error / (2 * square.sqrt()), root_error])
+        method = "exact at each query (Laplace quadrature), averaged over " + QUASI
+        return Curve(tuple(sizes), law.radius * square.sqrt(), law.radius * roots, scale, method, errors)
+
+    return at
 
 
 def _quasi_random(
-    dim: int,
-    spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]],
-    table: _Table,
-    total: Tensor,
-    sizes: list[int],
+    dim: int, spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]], table: _Table, total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """E_x of the square and of its root, each with a standard error from independent scrambles."""
     squares, roots = [], []
@@ -230,13 +235,17 @@ def _quasi_random(
     return square.mean(0), square.std(0) / count, root.mean(0), root.std(0) / count
 
 
-def _sampled(head: Head, law: Measure, sizes: list[int]) -> Curve:
+def _sampled(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Curve]:
     """Exact at each of a fixed set of random queries; only the average over queries is sampled."""
     x = law.sample(QUERIES, generator=QUERY_SEED).tokens
-    result = exact_error(head, law, sizes, x)
-    square, root = result.mean_square, result.rms
-    rms = square.mean(0).sqrt()
-    error = torch.stack([square.std(0) / (2 * rms), root.std(0)]) / QUERIES**0.5
-    method = f"exact at each query (Laplace quadrature), averaged over {QUERIES} random queries"
-    scale = float(result.limit_square.mean().sqrt())
-    return Curve(tuple(sizes), rms, root.mean(0), scale, method, error)
+    prepared = prepare(head, law, x, n_max)
+    scale = float(head(law)(x).double().square().sum(-1).mean().sqrt())
+
+    def at(sizes: list[int]) -> Curve:
+        square = prepared.moments(torch.tensor([sizes], dtype=torch.float64, device=x.device))[0]
+        root, rms = square.sqrt(), square.mean(0).sqrt()
+        error = torch.stack([square.std(0) / (2 * rms), root.std(0)]) / QUERIES**0.5
+        method = f"{prepared.method}, averaged over {QUERIES} random queries"
+        return Curve(tuple(sizes), rms, root.mean(0), scale, method, error)
+
+    return at

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from attnlimit.exact.atoms import Atoms, KeptSet
 
-STEP = 0.35
-"""Step in τ for scores that are smooth on the scale 1: the rule's error is e^{−π²/STEP} ≈ 1e-12."""
+STEP = 0.4
+"""Step in τ for scores that are smooth on the scale 1: the rule is then good to 1e-8."""
 ENTRIES_AT_ONCE = 2**22
 """Never more than this many (τ, atom) pairs in memory."""
 
@@ -63,7 +63,7 @@ class Transforms:
         return self.step * (damp * square).sum(1), self.step * bias
 
 
-def transforms(atoms: Atoms, n_max: float, kept: KeptSet | None = None) -> Transforms:
+def transforms(atoms: Atoms, kept: KeptSet | None, n_max: float) -> Transforms:
     """The inner expectations of all queries, for every n from 1 to n_max."""
     tau = tau_grid(atoms, n_max, kept)
     error = atoms.mean - atoms.limit[:, None, :]

@@ -44,7 +44,7 @@ def _compiled() -> Callable[..., Any] | None:
     except ImportError:
         return None
 
-    @numba.njit(parallel=True, fastmath={"contract"}, cache=False)  # type: ignore[untyped-decorator]
+    @numba.njit(parallel=True, fastmath={"contract"}, cache=False)
     def kernel(bins, weights, values, out):  # type: ignore[no-untyped-def]
         for i in numba.prange(bins.shape[0]):
             for j in range(bins.shape[1]):

@@ -1,0 +1,42 @@
+"""One look for all figures: colour-blind safe, with units and intervals, no global state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnlimit.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, in the order the figures use it
+BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, BLACK = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
+)  # fmt: skip
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
+
+
+def axes(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes in the project's style."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.") from missing
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    ax = figure.add_subplot()
+    ax.grid(True, which="major", color="0.9", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure, ax
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write the figure (.png, .pdf or .svg); the folder is made if need be."""
+    path = Path(path)
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise InputError(f"A figure is written as .png, .pdf or .svg, got {path.name!r}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path

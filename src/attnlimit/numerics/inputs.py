@@ -105,7 +105,7 @@ def as_positive(value: object, name: str) -> float:
     return float(value)
 
 
-def as_generator(generator: torch.Generator | int, device: torch.device | str = "cpu") -> torch.Generator:
+def as_generator(generator: object, device: torch.device | str = "cpu") -> torch.Generator:
     """A torch generator; a whole number is taken as the seed of a fresh one."""
     if isinstance(generator, torch.Generator):
         return generator

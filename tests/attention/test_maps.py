@@ -193,6 +193,14 @@ def test_shapes(batch: tuple[int, ...], heads: tuple[int, ...], measure: al.Meas
     assert head.hardmax(measure)(x).shape == (*heads, *batch, 5)
 
 
+@pytest.mark.parametrize("heads", HEADS)
+def test_heads_one_by_one(heads: tuple[int, ...]) -> None:
+    head, x, tokens = al.Head.from_projections(**projections(heads)), randn(4, 5, seed=7), randn(9, 6, seed=8)
+    measure = al.Empirical(tokens, randn(9, 7, seed=9))
+    apart = torch.stack([one(measure)(x) for one in head.each()])
+    assert_close(apart.reshape(*heads, 4, 2), head(measure)(x))
+
+
 def test_repr_is_short() -> None:
     head = al.Head.from_projections(randn(2, 4, 5), randn(2, 4, 6), randn(2, 3, 6))
     assert repr(head) == "Head(2 heads, 5-d queries, 6-d keys, rank 4, 3-d values)"

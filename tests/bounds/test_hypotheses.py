@@ -81,6 +81,11 @@ def test_averaged_says_what_each_method_needs() -> None:
         HypothesisFailed, match=r"sub-Gaussian queries, but .*Laplace.* has no variance proxy"
     ):
         bounds.averaged(HEAD, Sphere(2), 10, Laplace(2))
+    points = FromSampler(lambda u: torch.special.ndtri(u), dim=2, points=64, scrambles=2)
+    with pytest.raises(
+        HypothesisFailed, match=r"averaged bound needs a known radius .* seen through its points"
+    ):
+        bounds.averaged(HEAD, Sphere(2), 10, points)
     with pytest.raises(InputError, match="method must be 'exact', 'sampled' or 'closed form', got 'best'"):
         bounds.averaged(HEAD, Sphere(2), 10, method="best")
     with pytest.raises(InputError, match="'exact' averages over given queries or tokens"):

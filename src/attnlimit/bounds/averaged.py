@@ -17,9 +17,11 @@ from attnlimit.bounds.hypotheses import (
     check_compact,
     check_delta,
     check_head,
+    check_known,
     log_chi2,
     log_chi2_slope,
     score_reach,
+    seen_through_points,
     token_counts,
     value_reach,
 )
@@ -49,8 +51,9 @@ def averaged(
     - "sampled" (with `generator`): `samples` queries are drawn, and the value is an upper confidence limit of the
       average, which fails with probability ≤ delta (Maurer and Pontil's empirical Bernstein [maurer2009]);
     - "closed form": min over p ∈ (0, 1] of 2R_V n^{−p/2} E e^{pD/2}, as min(1, z) ≤ z^p, with the bounds on D and on
-      the expectation of `gaussian_comparison`. There H is the horizon, and for fixed H the constant is R_V times a
-      number: linear in R. The rate is n^{−1/2} for H < 1; for H ≥ 1 it is n^{−1/(2H²)} times a power of log n.
+      the expectation of `gaussian_comparison`. H is the horizon with variance proxies for covariances (the same for
+      Gaussians, spheres, balls, boxes and signs); for fixed H the constant is R_V times a number, so linear in R.
+      The rate is n^{−1/2} for H < 1; for H ≥ 1 it is n^{−1/(2H²)} up to a power of log n.
 
     Hypotheses: compact support of the tokens; independence; in closed form, sub-Gaussian queries.
     """
@@ -73,7 +76,7 @@ def averaged(
         exponent = moment.exponent
         share = sizes.new_tensor([moment.best(m) for m in sizes.tolist()])
         constant = 2 * R_V * share * sizes**exponent
-        extra |= {"horizon": moment.horizon, "slope": moment.slope}
+        extra |= {"horizon": moment.horizon}
     else:
         raise InputError(f"method must be 'exact', 'sampled' or 'closed form', got {method!r}.")
     value = 2 * R_V * share.clamp_max(1)
@@ -141,7 +144,7 @@ def _sampled(
     x = source.sample(samples, generator=as_generator(generator, source.device)).tokens
     shares = _shares(head, law, head.checked(x), sizes)
     largest = torch.ones_like(sizes)
-    if source.radius < math.inf:
+    if source.radius < math.inf and not seen_through_points(source):
         worst = log_chi2_slope(law) * score_reach(head, source.radius) ** 2
         largest = ((worst - sizes.log()) / 2).clamp_max(0).exp()
     log_term = math.log(2 * len(sizes) / delta)
@@ -152,7 +155,10 @@ def _sampled(
 def _measure(source: Array | Measure, method: str) -> Measure:
     if not isinstance(source, Measure):
         raise InputError(f"method='{method}' needs the law of the queries, got an array: use method='exact'.")
-    if source.radius == math.inf and source.variance_proxy is None and method == "closed form":
+    if method == "sampled":
+        return source
+    check_known(source, "averaged")
+    if source.radius == math.inf and source.variance_proxy is None:
         raise HypothesisFailed(
             f"The averaged bound in closed form needs sub-Gaussian queries, but {source!r} has no variance proxy: "
             "large queries are too frequent for E e^(pD/2) to be finite. Use method='sampled' with a generator."

@@ -38,19 +38,30 @@ def check_head(head: Head, law: Measure) -> None:
 
 def check_compact(law: Measure, bound: str) -> float:
     """R, the radius of the support; refused when it is infinite or not known for certain."""
-    for part in _parts(law):
-        if isinstance(part, FromSampler):
-            raise HypothesisFailed(
-                f"The {bound} bound needs a known radius of the support, but {part!r} is seen through its points only: "
-                f"they reach {part.radius:.4g}, and other tokens may lie farther out. "
-                "Bound a population with Empirical(tokens), or write the law as a Measure with its own radius."
-            )
+    check_known(law, bound)
     if law.radius == math.inf:
         raise HypothesisFailed(
             f"The {bound} bound needs compact support, but {law!r} has radius = inf: one far token could move "
             "the output by any amount. Use attnlimit.exact_error or attnlimit.clt, or a population Empirical(tokens)."
         )
     return law.radius
+
+
+def check_known(law: Measure, bound: str) -> None:
+    """The radius and variance proxy of a law known through a sampler are those of its points, not its own."""
+    if seen_through_points(law):
+        raise HypothesisFailed(
+            f"The {bound} bound needs a known radius of the support, but {law!r} is seen through its points only: "
+            f"they reach {law.radius:.4g}, and other tokens may lie farther out. "
+            "Bound a population with Empirical(tokens), or write the law as a Measure with its own radius."
+        )
+
+
+def seen_through_points(law: Measure) -> bool:
+    """Whether the law, or a part of it, is known through a sampler alone."""
+    if isinstance(law, FromSampler):
+        return True
+    return isinstance(law, Mixture) and any(seen_through_points(part) for part in law.parts)
 
 
 def check_delta(delta: float) -> float:
@@ -133,9 +144,3 @@ def token_counts(n: object, like: Tensor) -> tuple[Float[Tensor, " k"], bool]:
     """The numbers of tokens as floats, and whether n was a single one (which then adds no axis)."""
     several = isinstance(n, Sequence | range) or (isinstance(n, torch.Tensor | np.ndarray) and n.ndim > 0)
     return torch.tensor(as_counts(n), dtype=like.dtype, device=like.device), not several
-
-
-def _parts(law: Measure) -> tuple[Measure, ...]:
-    if isinstance(law, Mixture) and not isinstance(law, FromSampler):
-        return tuple(inner for part in law.parts for inner in _parts(part))
-    return (law,)

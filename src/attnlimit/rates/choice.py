@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.numerics.inputs import Array, as_generator
@@ -96,21 +96,21 @@ def choose(
     return _resolved(choice, level, max_width)
 
 
-def criteria(data: Curve, y: Float[Tensor, "*b k"]) -> Float[Tensor, "law=2 *b"]:
+def criteria(data: Curve, y: Float[np.ndarray, "*b k"]) -> Float[np.ndarray, "law=2 *b"]:
     """AIC of the power law and of the logarithmic law for log errors y."""
     share = data.weights / data.weights.sum()
     x = data.log_n - (share * data.log_n).sum()
-    level = (share * y).sum(-1, keepdim=True)
-    slope = (share * x * y).sum(-1, keepdim=True) / (share * x.square()).sum()
-    z = y + data.log_n.log()
-    residuals = torch.stack([y - level - slope * x, z - (share * z).sum(-1, keepdim=True)])
-    squares = (residuals.square() * data.weights).sum(-1)
-    p = torch.tensor([2.0, 1.0], dtype=y.dtype).reshape(2, *[1] * (squares.ndim - 1))
+    level = (share * y).sum(-1, keepdims=True)
+    slope = (share * x * y).sum(-1, keepdims=True) / (share * x**2).sum()
+    z = y + np.log(data.log_n)
+    residuals = np.stack([y - level - slope * x, z - (share * z).sum(-1, keepdims=True)])
+    squares = (residuals**2 * data.weights).sum(-1)
+    p = np.array([2.0, 1.0]).reshape(2, *[1] * (squares.ndim - 1))
     if data.variance is not None:
         return squares + 2 * p
     k, p = len(data.n), p + 1
-    rounding = float(torch.finfo(y.dtype).eps * (1 + y.abs().max())) ** 2  # an exact fit has no finite AIC
-    return k * (squares / k).clamp_min(rounding).log() + 2 * p * k / (k - p - 1)
+    rounding = (np.finfo(float).eps * (1 + np.abs(y).max())) ** 2  # an exact fit has no finite AIC
+    return k * np.log(np.maximum(squares / k, rounding)) + 2 * p * k / (k - p - 1)
 
 
 def _support(data: Curve, delta: float, count: int, generator: torch.Generator) -> float:
@@ -118,7 +118,7 @@ def _support(data: Curve, delta: float, count: int, generator: torch.Generator) 
     for block in resampled(data, count, generator):
         power, log = criteria(data, data.y + block.change(data))
         wins.append((log - power) * delta > 0)
-    return float(torch.cat(wins).double().mean())
+    return float(np.concatenate(wins).mean())
 
 
 def _resolved(choice: Choice, level: float, max_width: float | None) -> Choice:

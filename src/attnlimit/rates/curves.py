@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.numerics.inputs import Array, as_counts, as_float
@@ -20,16 +19,16 @@ class Curve:
     """y = log of the mean (or root mean square) error at each n, and what is known of its noise."""
 
     n: tuple[int, ...]
-    y: Float[Tensor, " k"]
-    variance: Float[Tensor, " k"] | None
+    y: Float[np.ndarray, " k"]
+    variance: Float[np.ndarray, " k"] | None
     """Variance of y at each n, None when nothing is known of it."""
-    deviations: Float[Tensor, "m k"] | None = None
+    deviations: Float[np.ndarray, "m k"] | None = None
     """Replicate rows relative to their mean, e^p/mean(e^p) − 1, p = 1 (mean) or 2 (rms)."""
     power: int = 1
 
     @property
-    def log_n(self) -> Float[Tensor, " k"]:
-        return torch.tensor(self.n, dtype=torch.float64).log()
+    def log_n(self) -> Float[np.ndarray, " k"]:
+        return np.log(np.array(self.n, dtype=float))
 
     @property
     def replicates(self) -> int:
@@ -37,9 +36,9 @@ class Curve:
         return 1 if self.deviations is None else len(self.deviations)
 
     @property
-    def weights(self) -> Float[Tensor, " k"]:
+    def weights(self) -> Float[np.ndarray, " k"]:
         """Weights of least squares: one over the variance, equal where it is unknown."""
-        return torch.ones_like(self.y) if self.variance is None else 1 / self.variance
+        return np.ones_like(self.y) if self.variance is None else 1 / self.variance
 
 
 def checked_sizes(n: object, least: int) -> tuple[int, ...]:
@@ -55,15 +54,15 @@ def checked_sizes(n: object, least: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def checked_errors(errors: Array, sizes: tuple[int, ...], name: str = "errors") -> Tensor:
-    """Positive finite errors, in float64 on the CPU, whose last axis is n."""
-    values = as_float(errors, name).detach().double().cpu()
+def checked_errors(errors: Array, sizes: tuple[int, ...], name: str = "errors") -> np.ndarray:
+    """Positive finite errors, in float64, whose last axis is n."""
+    values = as_float(errors, name).detach().double().cpu().numpy()
     if values.ndim < 1 or values.shape[-1] != len(sizes):
         raise InputError(
             f"{name} must have one entry for each of the {len(sizes)} sizes n on the last axis, "
-            f"got shape {tuple(values.shape)}."
+            f"got shape {values.shape}."
         )
-    if not bool((values > 0).all()):
+    if not (values > 0).all():
         raise InputError(
             f"{name} must be positive, got {int((values <= 0).sum())} that are not "
             f"(the least is {float(values.min()):.3g}): logarithms are fitted, so leave out the sizes where it is exactly 0."
@@ -79,21 +78,19 @@ def curve(n: object, errors: Array, standard_errors: Array | None = None, statis
     values = checked_errors(errors, sizes)
     if values.ndim > 2:
         raise InputError(
-            f"errors must have shape ({len(sizes)},), or (replicates, {len(sizes)}), got {tuple(values.shape)}."
+            f"errors must have shape ({len(sizes)},), or (replicates, {len(sizes)}), got {values.shape}."
         )
     if values.ndim == 2:
         return _from_rows(sizes, values, standard_errors, 1 if statistic == "mean" else 2)
     if standard_errors is None:
-        return Curve(sizes, values.log(), None)
+        return Curve(sizes, np.log(values), None)
     known = checked_errors(standard_errors, sizes, "standard_errors")
     if known.shape != values.shape:
-        raise InputError(
-            f"standard_errors must have the shape of errors, {tuple(values.shape)}, got {tuple(known.shape)}."
-        )
-    return Curve(sizes, values.log(), (known / values).square())
+        raise InputError(f"standard_errors must have the shape of errors, {values.shape}, got {known.shape}.")
+    return Curve(sizes, np.log(values), (known / values) ** 2)
 
 
-def _from_rows(sizes: tuple[int, ...], rows: Tensor, standard_errors: Array | None, power: int) -> Curve:
+def _from_rows(sizes: tuple[int, ...], rows: np.ndarray, standard_errors: Array | None, power: int) -> Curve:
     if standard_errors is not None:
         raise InputError(
             "standard_errors were given with replicate rows: the rows tell them, leave them out."
@@ -103,15 +100,15 @@ def _from_rows(sizes: tuple[int, ...], rows: Tensor, standard_errors: Array | No
             f"Replicate rows tell their noise from {LEAST_REPLICATES} rows on, got {len(rows)}: "
             f"run more replicates, or give one curve of shape ({len(sizes)},)."
         )
-    scale = rows.amax(0)  # so that squares neither overflow nor underflow
+    scale = rows.max(0)  # so that squares neither overflow nor underflow
     powers = (rows / scale) ** power
     mean = powers.mean(0)
     deviations = powers / mean - 1
-    variance = deviations.square().sum(0) / (len(rows) - 1) / len(rows) / power**2
-    if bool((rows == rows[0]).all(0).any()):
-        where = sizes[int((rows == rows[0]).all(0).int().argmax())]
+    variance = (deviations**2).sum(0) / (len(rows) - 1) / len(rows) / power**2
+    constant = (rows == rows[0]).all(0)
+    if constant.any():
         raise InputError(
-            f"All replicates are equal at n = {where}, so their noise is unknown: "
+            f"All replicates are equal at n = {sizes[int(constant.argmax())]}, so their noise is unknown: "
             f"give one curve of shape ({len(sizes)},) if it has none."
         )
-    return Curve(sizes, scale.log() + mean.log() / power, variance, deviations, power)
+    return Curve(sizes, np.log(scale) + np.log(mean) / power, variance, deviations, power)

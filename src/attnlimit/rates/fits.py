@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from scipy import stats
@@ -96,7 +97,8 @@ def fit_power(
     - A curve alone: equal weights, and a t interval from the residuals.
     `statistic` is for rows; a curve is taken as it is. With `max_width`, an interval wider than that is refused
     with RateNotResolved, which carries the estimate. The interval covers noise, not curvature: a curve that is
-    no power law has an exponent that changes with n, see `local_slopes`.
+    no power law has an exponent that changes with n, see `local_slopes`. It is short of its level when a few
+    replicates carry the mean: 89 % for 95 % in the "rms" of 50 log-normal errors with standard deviation 1 in log.
 
     >>> fit_power([10, 100, 1000], [0.1, 0.01, 0.001])
     PowerFit(exponent 1, 95 % interval 1 to 1)
@@ -105,11 +107,11 @@ def fit_power(
     data = curve(n, errors, standard_errors, statistic)
     x = data.log_n
 
-    def contrast(weights: Tensor) -> Tensor:
+    def contrast(weights: np.ndarray) -> np.ndarray:
         """Coefficients of the exponent: minus the slope of the weighted regression on log n."""
-        share = weights / weights.sum(-1, keepdim=True)
-        centred = x - (share * x).sum(-1, keepdim=True)
-        return -share * centred / (share * centred.square()).sum(-1, keepdim=True)
+        share = weights / weights.sum(-1, keepdims=True)
+        centred = x - (share * x).sum(-1, keepdims=True)
+        return -share * centred / (share * centred**2).sum(-1, keepdims=True)
 
     exponent = float(contrast(data.weights) @ data.y)
     intercept = _mean(data.weights, data.y + exponent * x)
@@ -140,10 +142,10 @@ def fit_log(
     data = curve(n, errors, standard_errors, statistic)
     if data.n[0] < 2:
         raise InputError("C/log n is infinite at n = 1: leave that size out.")
-    z = data.y + data.log_n.log()
+    z = data.y + np.log(data.log_n)
 
-    def contrast(weights: Tensor) -> Tensor:
-        return weights / weights.sum(-1, keepdim=True)
+    def contrast(weights: np.ndarray) -> np.ndarray:
+        return weights / weights.sum(-1, keepdims=True)
 
     intercept = _mean(data.weights, z)
     residuals = z - intercept
@@ -169,9 +171,9 @@ def narrow(fit: PowerFit, max_width: float) -> PowerFit:
 
 def _interval(
     data: Curve,
-    z: Tensor,
+    z: np.ndarray,
     contrast: Contrast,
-    residuals: Tensor,
+    residuals: np.ndarray,
     parameters: int,
     how: tuple[float, int, torch.Generator | int],
 ) -> tuple[tuple[float, float], str]:
@@ -183,19 +185,19 @@ def _interval(
     c = contrast(data.weights)
     estimate, tail = float(c @ z), (1 + level) / 2
     if data.variance is not None:
-        half = float(stats.norm.ppf(tail)) * float((c.square() * data.variance).sum().sqrt())
+        half = float(stats.norm.ppf(tail)) * math.sqrt((c**2 * data.variance).sum())
         words = "weighted least squares in log-log; normal interval from standard errors, sizes taken as independent"
     else:
         free = len(data.n) - parameters
-        noise = residuals.square().sum() / free
-        half = float(stats.t.ppf(tail, free)) * float((c.square().sum() * noise).sqrt())
+        noise = (residuals**2).sum() / free
+        half = float(stats.t.ppf(tail, free)) * math.sqrt((c**2).sum() * noise)
         words = f"least squares in log-log; t interval from the residuals, {free} degrees of freedom"
     return (estimate - half, estimate + half), words
 
 
-def _mean(weights: Tensor, values: Tensor) -> float:
+def _mean(weights: np.ndarray, values: np.ndarray) -> float:
     return float((weights * values).sum() / weights.sum())
 
 
-def _rms(values: Tensor) -> float:
-    return float(values.square().mean().sqrt())
+def _rms(values: np.ndarray) -> float:
+    return math.sqrt((values**2).mean())

@@ -22,7 +22,7 @@ def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
     tensor([1.0000, 1.5000, 2.0000], dtype=torch.float64)
     """
     sizes = checked_sizes(n, least=2)
-    log_error = checked_errors(errors, sizes).log()
+    log_error = torch.from_numpy(checked_errors(errors, sizes)).log()
     log_n = torch.tensor(sizes, dtype=torch.float64).log()
     (slope,) = torch.gradient(log_error, spacing=(log_n,), dim=-1)
     return -slope

@@ -141,6 +141,12 @@ def test_a_query_bias_moves_the_sphere_and_the_closed_form_is_gone() -> None:
         _ = head(al.Sphere(3)).pushforward(al.Sphere(3)).covariance
 
 
+def test_scores_too_large_for_the_quadrature_are_refused() -> None:
+    output = al.Head(1e4 * randn(50, 50))(al.Sphere(50)).pushforward(al.Sphere(50))
+    with pytest.raises(al.NotKnown, match=r"beyond the quadrature: scores reach 1\.\d+e\+05.*Use \.sample"):
+        _ = output.covariance
+
+
 def test_the_output_has_the_dimension_of_the_values() -> None:
     tokens = al.Empirical(randn(9, 3), randn(9, 5, seed=1))
     output = al.Head(randn(3, 3))(tokens).pushforward(al.Sphere(3))

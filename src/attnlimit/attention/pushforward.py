@@ -95,7 +95,14 @@ def sphere_covariance(map: Map, limit: Radial, queries: Sphere) -> Tensor:
     def squared_ratio(q: Tensor) -> Tensor:
         return sphere_cgf(scale * q.clamp_min(0).sqrt(), limit.order).ratio_over_r.square()
 
-    _, with_share = dirichlet_expectation(squared_ratio, weights.double())
+    try:
+        _, with_share = dirichlet_expectation(squared_ratio, weights.double())
+    except ValueError as problem:
+        raise NotKnown(
+            f"The covariance of the output law of {map!r} is beyond the quadrature: scores reach "
+            f"{scale * float(sigma[0]):.3g}, and the singular values of A are far apart. "
+            "Use .sample(n, generator=…).covariance."
+        ) from problem
     lam = (limit.radius * scale) ** 2 * sigma.square() * with_share[: len(sigma)].to(sigma)
     half = map.head.read_linear((U * lam.sqrt()).T.contiguous())
     return half.T @ half

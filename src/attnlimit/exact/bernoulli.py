@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.exact.atoms import Atoms, KeptSet
-from attnlimit.exact.laplace import ENTRIES_AT_ONCE, STEP, tau_grid
+from attnlimit.exact.laplace import ENTRIES_AT_ONCE, HEAVY, STEP, tau_grid
 
 
 def bernoulli_moments(
@@ -24,7 +24,7 @@ def bernoulli_moments(
     and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt. A draw without any key has no output: it counts as
     zero error, with probability (1 − p)^count.
     """
-    tau = tau_grid(atoms, float(count.max()), kept)
+    tau = tau_grid(atoms, int(count.max()), kept, margin=20.0)
     error = atoms.mean - atoms.limit[:, None, :]
     square = error.square().sum(-1) + atoms.spread
     number = atoms.log_mass.exp() * count
@@ -33,24 +33,25 @@ def bernoulli_moments(
     squares, biases = [], []
     for start in range(0, len(tau), rows):
         block = slice(start, start + rows)
-        y = (tau[block, :, None] + atoms.scores[block, None, :]).clamp_max(500.0).exp_()
+        y = (tau[block, :, None] + atoms.scores[block, None, :]).clamp_max(HEAVY).exp_()
         vectors, scalars = number[block, :, None] * error[block], (number[block] * square[block])[..., None]
         moments = []
         for k in range(p.shape[1]):
             chance = p[block, k, None, None]
-            q = 1 + chance * torch.expm1(-y)
-            r = (chance * torch.exp(-y) / q).nan_to_num(0.0)  # p = 1 and a heavy key: 0/0, and Φ = 0 anyway
-            log_phi = (q.log().clamp_min(-1e4) @ number[block, :, None])[..., 0]
+            log_q = torch.where(chance < 1, torch.log1p(chance * torch.expm1(-y)), -y)
+            r = chance / (chance + (1 - chance) * y.exp())
+            log_phi = (log_q @ number[block, :, None])[..., 0]
             drift, noise = (r * y) @ vectors, (r * (1 - r) * y.square()) @ scalars
             if kept is not None:
-                own = torch.exp(tau[block] + kept.log_weight[block, None] - kept_scale[block, k, None].log())
+                own = tau[block] + kept.log_weight[block, None] - kept_scale[block, k, None].log()
+                own = own.clamp_max(HEAVY).exp()
                 log_phi = log_phi - own
                 drift = drift + own[..., None] * kept.mean_error[block, None, :]
             phi = log_phi.exp()
             moments.append(
                 (
                     step * (phi * (drift.square().sum(-1) + noise[..., 0])).sum(1),
-                    step * (phi[..., None] * drift.nan_to_num(0.0)).sum(1),
+                    step * (phi[..., None] * drift).sum(1),
                 )
             )
         squares.append(torch.stack([moment[0] for moment in moments], 1))

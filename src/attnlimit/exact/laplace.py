@@ -10,6 +10,7 @@ trapezoid rule converges geometrically. All n share the inner expectations.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from attnlimit.exact.atoms import Atoms, KeptSet
 
 STEP = 0.4
 """Step in τ for scores that are smooth on the scale 1: the rule is then good to 1e-8."""
+HEAVY = 6.5
+"""log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
 """Never more than this many (τ, atom) pairs in memory."""
 
@@ -53,7 +56,7 @@ class Transforms:
             return self.step * square.sum(1), self.step * torch.einsum("mtk,mtp->mkp", slope, g)
         scale = torch.ones_like(n) if kept_scale is None else kept_scale[:, None, :]
         log_weight = self.tau[..., None] + self.kept.log_weight[:, None, None] - scale.log()
-        y = log_weight.exp()  # t W_S, per n
+        y = log_weight.clamp_max(HEAVY).exp()  # t W_S, per n
         damp = torch.exp(-y)
         error = self.kept.mean_error[:, None, :]
         cross = (error * g).sum(-1)[..., None]
@@ -63,7 +66,7 @@ class Transforms:
         return self.step * (damp * square).sum(1), self.step * bias
 
 
-def transforms(atoms: Atoms, kept: KeptSet | None, n_max: float) -> Transforms:
+def transforms(atoms: Atoms, kept: KeptSet | None, n_max: int) -> Transforms:
     """The inner expectations of all queries, for every n from 1 to n_max."""
     tau = tau_grid(atoms, n_max, kept)
     error = atoms.mean - atoms.limit[:, None, :]
@@ -87,7 +90,7 @@ def transforms(atoms: Atoms, kept: KeptSet | None, n_max: float) -> Transforms:
 def _block(
     tau: Tensor, scores: Tensor, log_mass: Tensor, error: Tensor, square: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    y = (tau[:, :, None] + scores[:, None, :]).clamp_max(500.0).exp_()  # t w; e^{−y} is 0 long before e^500
+    y = (tau[:, :, None] + scores[:, None, :]).clamp_max(HEAVY).exp_()  # t w
     mass = log_mass.exp()
     shrink = torch.expm1(-y)
     log_phi = torch.log1p((shrink @ mass[..., None])[..., 0].clamp_min(-1.0)).clamp_min(-1e4)
@@ -97,16 +100,18 @@ def _block(
     return log_phi, first, second
 
 
-def tau_grid(atoms: Atoms, n_max: float, kept: KeptSet | None) -> Float[Tensor, "m t"]:
-    """τ from where n_max keys together still weigh nothing, t n E w ≪ 1, to where the lightest alone is
-    too heavy, t w_min ≫ 1."""
+def tau_grid(atoms: Atoms, n_max: int, kept: KeptSet | None, margin: float = 12.0) -> Float[Tensor, "m t"]:
+    """τ from where n_max keys together, or the heaviest one that they are likely to have, still weigh nothing,
+    t n E w ≪ 1 and t w ≪ 1, to where the lightest alone is too heavy, t w_min ≫ 1. The integrand starts like t²,
+    but like t where the mean error does not vanish at t = 0."""
     present = atoms.log_mass > -torch.inf
-    log_mean = torch.logsumexp(atoms.scores + atoms.log_mass, 1)
-    total = log_mean + torch.log(torch.as_tensor(float(n_max)))
+    likely = atoms.log_mass > -math.log(n_max) - 22.0  # n_max times its mass above 3e-10
+    heaviest = atoms.scores.masked_fill(~likely, -torch.inf).amax(1)
+    total = torch.logsumexp(atoms.scores + atoms.log_mass, 1) + math.log(n_max)
     lightest = atoms.scores.masked_fill(~present, torch.inf).amin(1)
     if kept is not None:
-        total = torch.logaddexp(total, kept.log_weight)
-    low, high = -total - 14.0, -lightest + 4.0
+        total, margin = torch.logaddexp(total, kept.log_weight), 20.0
+    low, high = -torch.maximum(total + margin, heaviest + 10.0), -lightest + 4.0
     step = STEP * atoms.smooth
     count = int(((high - low).max() / step).ceil()) + 1
     return low[:, None] + step * torch.arange(count, dtype=low.dtype, device=low.device)

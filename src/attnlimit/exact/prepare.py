@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -20,8 +20,10 @@ from attnlimit.exact.laws import project
 from attnlimit.exact.populations import population
 from attnlimit.measures import Empirical, Measure
 
-Scheme: TypeAlias = Literal["iid", "bernoulli"]
-Weight: TypeAlias = Literal[1, "importance"]
+Scheme: TypeAlias = str
+"""How a population is subsampled: iid or bernoulli."""
+Weight: TypeAlias = int | str
+"""1, or importance: the sampled keys stand for all that are not kept."""
 Moments: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """n (1 or m, k) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
 

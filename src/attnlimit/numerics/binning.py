@@ -1,7 +1,8 @@
-"""Weighted sums of vectors by bin: one compiled pass where numba is installed, torch otherwise."""
+"""Weighted sums of vectors by bin: one compiled pass where numba is installed, scipy otherwise."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import csr_array
 from torch import Tensor
 
 
@@ -17,24 +19,21 @@ def bin_sums(
 ) -> Float[Tensor, "m count p"]:
     """S[i, b] = Σ_{j: bins[i, j] = b} weights[i, j] values[j]; entries with a negative bin are left out."""
     kernel = _compiled()
-    if kernel is None or bins.device.type != "cpu":
-        return _bin_sums_torch(bins, weights, values, count)
-    out = np.zeros((bins.shape[0], count, values.shape[1]), values.numpy().dtype)
-    kernel(
-        bins.to(torch.int32).contiguous().numpy(),
-        weights.contiguous().numpy(),
-        values.contiguous().numpy(),
-        out,
-    )
-    return torch.from_numpy(out)
+    if kernel is None:
+        return _bin_sums_sparse(bins, weights, values, count)
+    out = np.zeros((bins.shape[0], count, values.shape[1]), values.cpu().numpy().dtype)
+    kernel(*(t.cpu().contiguous().numpy() for t in (bins, weights, values)), out)
+    return torch.from_numpy(out).to(values.device)
 
 
-def _bin_sums_torch(bins: Tensor, weights: Tensor, values: Tensor, count: int) -> Tensor:
-    out = values.new_zeros(bins.shape[0], count + 1, values.shape[1])
-    place = torch.where(bins < 0, count, bins)
-    for row, (where, weight) in enumerate(zip(place, weights, strict=True)):
-        out[row].index_add_(0, where, weight[:, None] * values)
-    return out[:, :count]
+def _bin_sums_sparse(bins: Tensor, weights: Tensor, values: Tensor, count: int) -> Tensor:
+    """A matrix with one entry in each row, times the values: scipy's compiled loop, on one core."""
+    rows, sums = np.arange(bins.shape[1] + 1), []
+    table = values.cpu().numpy()
+    for where, weight in zip(bins.cpu(), weights.cpu(), strict=True):
+        entries = (weight.masked_fill(where < 0, 0).numpy(), where.clamp_min(0).numpy(), rows)
+        sums.append(torch.from_numpy(csr_array(entries, (len(where), count)).T @ table))
+    return torch.stack(sums).to(values.device)
 
 
 @cache
@@ -44,7 +43,6 @@ def _compiled() -> Callable[..., Any] | None:
     except ImportError:
         return None
 
-    @numba.njit(parallel=True, fastmath={"contract"}, cache=False)
     def kernel(bins, weights, values, out):  # type: ignore[no-untyped-def]
         for i in numba.prange(bins.shape[0]):
             for j in range(bins.shape[1]):
@@ -54,4 +52,5 @@ def _compiled() -> Callable[..., Any] | None:
                     for k in range(values.shape[1]):
                         out[i, b, k] += w * values[j, k]
 
-    return kernel
+    plain = inspect.unwrap(kernel)  # run-time type checks, where a test run adds them, do not compile
+    return numba.njit(parallel=True, fastmath={"contract"})(plain)

@@ -1,0 +1,331 @@
+"""The exact engine against enumeration, independent quadrature, published vectors and Monte Carlo."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+
+import attnlimit as al
+from attnlimit import Kept, exact_error
+from attnlimit.errors import InputError, NotKnown
+
+F64 = {"dtype": torch.float64}
+SIZES = [1, 2, 10, 100, 10**3, 10**4, 10**6, 10**9]
+VECTORS = {
+    (0.5, "orth"): [1, 0.550753, 0.123368, 0.0127839, 0.00128345, 0.000128397, 1.28402e-6, 1.28403e-9],
+    (0.5, "par"): [1.25, 0.659682, 0.149713, 0.0159131, 0.00160362, 0.000160489, 1.60503e-6, 1.60503e-9],
+    (2.0, "orth"): [1, 0.759988, 0.390120, 0.126262, 0.0290343, 0.00450745, 5.43149e-5, 5.45978e-8],
+    (2.0, "par"): [5, 3.01684, 0.999203, 0.260357, 0.0792765, 0.0174555, 2.68528e-4, 2.72985e-7],
+}
+
+
+@pytest.mark.parametrize(("case", "expected"), VECTORS.items())
+def test_theory_vectors(case, expected):
+    s, direction = case
+    V = [[0.0, 1.0]] if direction == "orth" else [[1.0, 0.0]]
+    result = exact_error(al.Head(s * torch.eye(2, **F64), V), al.Gaussian(dim=2), SIZES, [[1.0, 0.0]])
+    assert np.allclose(result.mean_square[0].numpy(), expected, rtol=6e-6)
+
+
+@pytest.mark.parametrize("s", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("n", [1, 2, 7, 1000])
+def test_gaussian_against_adaptive_quadrature(s, n):
+    """The inner expectations by a dense rule, the outer integral by scipy's adaptive one."""
+    g = np.linspace(-10, 14, 40001)
+    mass = np.exp(-g * g / 2) / math.sqrt(2 * math.pi) * (g[1] - g[0])
+    w = np.exp(s * g)
+
+    def integrand(tau):
+        t = math.exp(tau)
+        damp = mass * np.exp(-t * w)
+        phi, first, second = damp.sum(), damp @ (w * (g - s)), damp @ (w * (g - s)) ** 2
+        pair = n * (n - 1) * first**2 * phi ** (n - 2) if n > 1 else 0.0
+        return t * t * (n * second * phi ** (n - 1) + pair)
+
+    low, high = -math.log(n) - s * s - 14, 9 * s + 5
+    edges = np.linspace(low, high, 20)
+    expected = sum(
+        integrate.quad(integrand, start, stop, epsabs=1e-13, epsrel=1e-9)[0]
+        for start, stop in itertools.pairwise(edges)
+    )
+    actual = exact_error(al.Head([[s]]), al.Gaussian(dim=1), n, [[1.0]]).mean_square.item()
+    assert actual == pytest.approx(expected, rel=2e-7)
+
+
+# --- populations: every possible draw -----------------------------------------------------------------------------
+
+populations = st.fixed_dictionaries(
+    {
+        "keys": st.integers(1, 5),
+        "spread": st.sampled_from([0.0, 0.5, 3.0, 10.0, 30.0]),
+        "seed": st.integers(0, 10**6),
+        "kind": st.sampled_from(["plain", "heavy hitter", "duplicate keys", "constant values"]),
+    }
+)
+
+
+def make(keys, spread, seed, kind):
+    g = torch.Generator().manual_seed(seed)
+    scores = spread * torch.randn(keys, generator=g, **F64)
+    values = torch.randn(keys, 2, generator=g, **F64)
+    if kind == "heavy hitter":
+        scores[0] += 20
+    if kind == "duplicate keys":
+        scores[-1], values[-1] = scores[0], values[0]
+    if kind == "constant values":
+        values[:] = values[0]
+    return al.Empirical(scores[:, None], values)
+
+
+def outcome(scores, values, weights):
+    """Attention over keys with these multiplicities or importance weights."""
+    w = weights * torch.exp(scores - scores[weights > 0].max())
+    return (w[:, None] * values).sum(0) / w.sum()
+
+
+def enumerate_iid(pop, n, kept=(), scale=1.0):
+    """E‖Γ_n − Γ‖² and E Γ_n − Γ over all draws of n of the keys that are not kept."""
+    scores, values = pop.tokens[:, 0], pop.values
+    rest = [j for j in range(len(pop)) if j not in kept]
+    limit = outcome(scores, values, torch.ones(len(pop), **F64))
+    errors = []
+    for draw in itertools.product(rest, repeat=n):
+        weights = torch.zeros(len(pop), **F64)
+        weights[list(kept)] = 1.0
+        for j in draw:
+            weights[j] += scale
+        errors.append(outcome(scores, values, weights) - limit)
+    errors = torch.stack(errors)
+    return errors.square().sum(1).mean().item(), errors.mean(0)
+
+
+@given(populations, st.integers(1, 4))
+def test_iid_population_equals_enumeration(population, n):
+    pop = make(**population)
+    result = exact_error(al.Head([[1.0]]), pop, n, [[1.0]])
+    square, bias = enumerate_iid(pop, n)
+    assert result.mean_square.item() == pytest.approx(square, rel=1e-6, abs=1e-12)
+    assert result.bias_square.item() == pytest.approx(bias.square().sum().item(), rel=1e-6, abs=1e-12)
+    assert result.variance.item() == pytest.approx(square - bias.square().sum().item(), rel=1e-5, abs=1e-11)
+
+
+@given(populations, st.integers(1, 3), st.sampled_from([1, "importance"]))
+def test_kept_keys_equal_enumeration(population, n, weight):
+    pop = make(**population)
+    if len(pop) < 2:
+        return
+    kept = Kept(own=True)
+    result = exact_error(al.Head([[1.0]]), pop, n, [[1.0]], kept=kept, positions=[1], sampled_weight=weight)
+    scale = (len(pop) - 1) / n if weight == "importance" else 1.0
+    square, bias = enumerate_iid(pop, n, kept=(1,), scale=scale)
+    assert result.mean_square.item() == pytest.approx(square, rel=1e-6, abs=1e-12)
+    assert result.bias_square.item() == pytest.approx(bias.square().sum().item(), rel=1e-6, abs=1e-12)
+
+
+@given(populations, st.integers(1, 5), st.booleans(), st.sampled_from([1, "importance"]))
+def test_bernoulli_equals_enumeration(population, n, with_kept, weight):
+    pop = make(**population)
+    kept = (0,) if with_kept and len(pop) > 1 else ()
+    rest = [j for j in range(len(pop)) if j not in kept]
+    n = min(n, len(rest))
+    p = n / len(rest)
+    scores, values = pop.tokens[:, 0], pop.values
+    limit = outcome(scores, values, torch.ones(len(pop), **F64))
+    square = 0.0
+    for chosen in itertools.product([0, 1], repeat=len(rest)):
+        weights = torch.zeros(len(pop), **F64)
+        weights[list(kept)] = 1.0
+        weights[[j for j, c in zip(rest, chosen, strict=True) if c]] = (
+            1 / p if weight == "importance" else 1.0
+        )
+        if weights.sum() > 0:  # a draw without keys counts as zero error
+            chance = p ** sum(chosen) * (1 - p) ** (len(rest) - sum(chosen))
+            square += chance * (outcome(scores, values, weights) - limit).square().sum().item()
+    result = exact_error(
+        al.Head([[1.0]]),
+        pop,
+        n,
+        [[1.0]],
+        scheme="bernoulli",
+        kept=Kept(sinks=1) if kept else None,
+        sampled_weight=weight,
+    )
+    assert result.mean_square.item() == pytest.approx(square, rel=1e-6, abs=1e-12)
+
+
+def test_keeping_every_token_by_bernoulli_is_exact():
+    pop = al.Gaussian(dim=3).sample(300, generator=5)
+    result = exact_error(al.Head(torch.eye(3, **F64)), pop, 300, pop.tokens[:4], scheme="bernoulli")
+    assert float(result.mean_square.max()) < 1e-20
+
+
+# --- laws against Monte Carlo -------------------------------------------------------------------------------------
+
+HEAD = al.Head(
+    torch.tensor([[1.2, 0.3, 0.0], [0.0, -0.8, 0.4], [0.2, 0.0, 1.0]], **F64),
+    [[1.0, 0.5, 0.0], [0.0, 1.0, -2.0]],
+)
+AXIS = al.Head(1.5 * torch.eye(3, **F64), [[1.0, 0.5, 0.0], [0.0, 1.0, -2.0]])
+LAWS = {
+    "gaussian": (
+        HEAD,
+        al.Gaussian(
+            mean=[0.3, -0.2, 0.1], cov=torch.tensor([[1.0, 0.4, 0], [0.4, 0.8, 0], [0, 0, 0]], **F64)
+        ),
+    ),
+    "sphere": (HEAD, al.Sphere(3, 1.7)),
+    "ball": (HEAD, al.Ball(3, 2.0)),
+    "box": (AXIS, al.Box(3, 1.4)),
+    "rademacher": (HEAD, al.Rademacher(3)),
+    "mixture": (
+        HEAD,
+        al.Mixture(
+            [0.3, 0.7],
+            [al.Gaussian(mean=[2.0, 0.0, 0.0], cov=0.2), al.Gaussian(mean=[-1.0, 1.0, 0.0], cov=0.7)],
+        ),
+    ),
+    "mixed kinds": (HEAD, al.Mixture([0.5, 0.5], [al.Sphere(3, 2.0), al.Gaussian(cov=0.5, dim=3)])),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_laws_against_monte_carlo(name):
+    """Each of 12 comparisons beyond 4 standard errors has probability 6e-5: a false alarm once in 1,400 runs."""
+    head, law = LAWS[name]
+    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, -1.5, 0.0]], **F64)
+    sizes, replicates = [1, 2, 8, 60], 6000
+    result = exact_error(head, law, sizes, x)
+    limit = head(law)(x)
+    g = torch.Generator().manual_seed(7)
+    for k, n in enumerate(sizes):
+        tokens = law.sample(n * replicates, generator=g).tokens.reshape(replicates, n, 3)
+        scores = torch.einsum("rnd,md->rmn", tokens, head.score_vector(x))
+        outputs = head.read_linear(scores.softmax(-1) @ tokens)
+        squares = (outputs - limit).square().sum(-1)
+        error = squares.std(0) / replicates**0.5
+        z = (squares.mean(0) - result.mean_square[:, k]) / error
+        assert float(z.abs().max()) < 4, (n, z)
+
+
+def test_self_attention_on_a_law_against_monte_carlo():
+    """The query's own key is kept: 3 comparisons at 4 standard errors, a false alarm once in 5,000 runs."""
+    head, law = LAWS["gaussian"]
+    x = law.sample(3, generator=3).tokens
+    result = exact_error(head, law, 6, x, kept=Kept(own=True))
+    tokens = law.sample(6 * 20000, generator=4).tokens.reshape(20000, 1, 6, 3).expand(-1, 3, -1, -1)
+    tokens = torch.cat([tokens, x[None, :, None, :].expand(20000, -1, -1, -1)], 2)
+    scores = torch.einsum("rmnd,md->rmn", tokens, head.score_vector(x))
+    outputs = head.read_linear((scores.softmax(-1)[..., None] * tokens).sum(2))
+    squares = (outputs - head(law)(x)).square().sum(-1)
+    z = (squares.mean(0) - result.mean_square[:, 0]) / (squares.std(0) / 20000**0.5)
+    assert float(z.abs().max()) < 4
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 50])
+def test_single_key_error_is_the_spread_of_values(dim):
+    """n = 1: E‖V y − Γ‖² = tr Cov + ‖mean − Γ‖², whatever the scores."""
+    for law in (al.Sphere(dim, 2.0), al.Ball(dim, 2.0), al.Gaussian(cov=0.7, dim=dim)):
+        head = al.Head(3 * torch.eye(dim, **F64))
+        x = torch.ones(1, dim, **F64)
+        expected = law.covariance.trace() + head(law)(x).square().sum()
+        assert exact_error(head, law, 1, x).mean_square.item() == pytest.approx(float(expected), rel=1e-7)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 10])
+def test_large_n_is_the_central_limit_theorem(dim):
+    for law in (al.Sphere(dim), al.Gaussian(cov=0.5, dim=dim), al.Ball(dim, 2.0)):
+        head = al.Head(torch.eye(dim, **F64))
+        x = torch.ones(1, dim, **F64)
+        limit = al.clt(head, law, x)
+        result = exact_error(head, law, 10**12, x)
+        assert result.mean_square.item() == pytest.approx(
+            float(limit.covariance.diagonal(dim1=-2, dim2=-1).sum()) / 1e12, rel=1e-6
+        )
+        assert result.bias_square.item() == pytest.approx(float(limit.bias.square().sum()) / 1e24, rel=1e-4)
+
+
+# --- bins ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0, 30.0])
+def test_bins_agree_with_every_token_on_its_own(dtype, spread):
+    g = torch.Generator().manual_seed(1)
+    keys, values = torch.randn(6000, 4, generator=g, **F64), torch.randn(6000, 5, generator=g, **F64)
+    pop = al.Empirical(keys.to(dtype), values.to(dtype))
+    head = al.Head((spread / 2 * torch.eye(4, **F64)).to(dtype))
+    sizes = [1, 4, 32, 500, 6000]
+    binned = exact_error(head, pop, sizes, pop.tokens[:3], binned=True)
+    every = exact_error(head, pop, sizes, pop.tokens[:3], binned=False)
+    difference = (binned.mean_square / every.mean_square - 1).abs().max().item()
+    assert difference < 5e-3
+    assert binned.bin_error < 2e-2
+    assert exact_error(head, pop, sizes, pop.tokens[:3]).bin_error is not None  # bins by default at this size
+
+
+def test_kept_sets_with_bins():
+    g = torch.Generator().manual_seed(1)
+    pop = al.Empirical(torch.randn(5000, 4, generator=g, **F64), torch.randn(5000, 5, generator=g, **F64))
+    head = al.Head(torch.eye(4, **F64))
+    options = {
+        "kept": Kept(own=True, sinks=4, window=16, top=8),
+        "positions": [100, 2000],
+        "sampled_weight": "importance",
+    }
+    for scheme in ("iid", "bernoulli"):
+        binned = exact_error(
+            head, pop, [8, 64, 512], pop.tokens[[100, 2000]], scheme=scheme, binned=True, **options
+        )
+        every = exact_error(
+            head, pop, [8, 64, 512], pop.tokens[[100, 2000]], scheme=scheme, binned=False, **options
+        )
+        assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 2e-3
+
+
+def test_several_heads_are_stacked():
+    g = torch.Generator().manual_seed(2)
+    A = torch.randn(2, 3, 4, 4, generator=g, **F64)
+    head, law = al.Head(A, torch.randn(2, 3, 2, 4, generator=g, **F64)), al.Gaussian(cov=0.2, dim=4)
+    x = torch.randn(5, 4, generator=g, **F64)
+    together = exact_error(head, law, [3, 30], x)
+    assert together.mean_square.shape == (2, 3, 5, 2)
+    alone = exact_error(head.each()[4], law, [3, 30], x)
+    assert torch.equal(together.mean_square[1, 1], alone.mean_square)
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+def test_bad_input():
+    head, law, pop = al.Head([[1.0]]), al.Gaussian(dim=1), al.Empirical([[0.0], [1.0]])
+    with pytest.raises(InputError, match="is beyond 10"):
+        exact_error(head, law, 10**13, [[1.0]])
+    with pytest.raises(InputError, match="'iid' or 'bernoulli', got 'poisson'"):
+        exact_error(head, pop, 1, [[1.0]], scheme="poisson")
+    with pytest.raises(InputError, match="1 or 'importance', got 2"):
+        exact_error(head, pop, 1, [[1.0]], sampled_weight=2)
+    with pytest.raises(InputError, match="infinitely many keys"):
+        exact_error(head, law, 1, [[1.0]], scheme="bernoulli")
+    with pytest.raises(InputError, match="needs at least as many, got 2"):
+        exact_error(head, pop, 3, [[1.0]], scheme="bernoulli")
+    with pytest.raises(InputError, match="only the own token can be kept"):
+        exact_error(head, law, 1, [[1.0]], kept=Kept(sinks=2))
+    with pytest.raises(InputError, match="give positions="):
+        exact_error(head, pop, 1, [[1.0]], kept=Kept(window=1))
+    with pytest.raises(InputError, match="nothing is left to sample"):
+        exact_error(head, pop, 1, [[1.0]], kept=Kept(sinks=2))
+    with pytest.raises(InputError, match=r"kept\.top must be a whole number"):
+        Kept(top=-1)
+    with pytest.raises(InputError, match="equally weighted"):
+        exact_error(head, al.Empirical([[0.0], [1.0]], weights=[0.2, 0.8]), 1, [[1.0]], kept=Kept(sinks=1))
+    with pytest.raises(NotKnown, match="no projected form"):
+        exact_error(al.Head(torch.ones(2, 2, **F64)), al.Box(2), 1, [[1.0, 1.0]])
+    with pytest.raises(NotKnown, match="measure_convergence"):
+        exact_error(head, al.Laplace(1, 0.1), 1, [[1.0]])

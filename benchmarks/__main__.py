@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
 def _run(name: str, quick: bool) -> dict[str, Any]:
     """The figures, with what they were measured on: each entry of the file stands by itself."""
     module = import_module(f"benchmarks.{name}")
-    start = perf_counter()
+    start, load = perf_counter(), os.getloadavg()[0]
     result = module.run(quick)
     return {
         "measures": (module.__doc__ or "").strip(),
@@ -77,6 +77,7 @@ def _run(name: str, quick: bool) -> dict[str, Any]:
         },
         "machine": {
             "cpus": os.cpu_count(),
+            "load before": round(load, 1),
             "threads": torch.get_num_threads(),
             "architecture": platform.machine(),
             "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -10,20 +10,25 @@ from time import perf_counter
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of a call over the time of the base call, one value a round."""
+    """Time of a call over the time of the base call, from the seconds of both in each round."""
 
-    values: list[float]
+    seconds: list[float]
+    base: list[float]
+
+    @property
+    def values(self) -> list[float]:
+        return [mine / other for mine, other in zip(self.seconds, self.base, strict=True)]
 
     @property
     def median(self) -> float:
         return median(self.values)
 
     def details(self) -> dict[str, object]:
-        low, _, high = quantiles(self.values, n=4, method="inclusive")
         return {
-            "quartiles": [low, high],
-            "rounds": len(self.values),
-            "how": "median of ratios, interleaved calls",
+            "quartiles": quantiles(self.values, n=4, method="inclusive")[::2],
+            "best against best": min(self.seconds) / min(self.base),
+            "rounds": len(self.seconds),
+            "how": "median over rounds of the ratio of interleaved calls",
         }
 
 
@@ -35,13 +40,12 @@ def compare(calls: dict[str, Callable[[], object]], base: str, rounds: int) -> d
     names = list(calls)
     for call in calls.values():
         call()  # warm up
-    ratios: dict[str, list[float]] = {name: [] for name in names if name != base}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         first = turn % len(names)
-        seconds = {name: _seconds(calls[name]) for name in names[first:] + names[:first]}
-        for name, values in ratios.items():
-            values.append(seconds[name] / seconds[base])
-    return {name: Ratio(values) for name, values in ratios.items()}
+        for name in names[first:] + names[:first]:
+            seconds[name].append(_seconds(calls[name]))
+    return {name: Ratio(seconds[name], seconds[base]) for name in names if name != base}
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -35,7 +35,7 @@ def run(quick: bool) -> dict[str, object]:
             figure("size of the large file", size, "GB"),
             figure(f"extra memory, {n:,} keys", small, "MB", how=HOW),
             figure(f"extra memory, {COPIES * n:,} keys", large, "MB", at_most=256, how=HOW),
-            # Two blocks of keys: room for the allocator, none for a file of gigabytes.
+            # Half a block of keys: room for the allocator, none for what n brings.
             figure("growth of it", large - small, "MB", at_most=16),
             figure("largest difference from SDPA", difference, "", at_most=1e-5),
         ],

@@ -16,13 +16,14 @@ from attnlimit.numerics.inputs import Array, as_count, as_counts
 from attnlimit.numerics.softmax import Partial, attend, merge
 
 
-def stream(head: Head, tokens: Tokens, queries: Array, *, block: int = 2**15) -> Tensor:
+def stream(head: Head, tokens: Tokens, queries: Array, *, block: int | None = None) -> Tensor:
     """head(all tokens)(queries), one block of keys at a time, merged exactly by running log-sum-exp:
 
         mean = (e^{lse₁} mean₁ + e^{lse₂} mean₂) / (e^{lse₁} + e^{lse₂}) for two blocks.
 
     `tokens` is a matrix, an Empirical, a .npy or .safetensors file, or an iterable of blocks: (n, d) matrices of
-    keys, or pairs (keys, values). Memory is one block and one output, however many keys there are.
+    keys, or pairs (keys, values). Memory is one block and one output, however many keys there are; `block` is
+    the largest number of keys taken at once (unless given, 2²³ numbers: 32 MiB in float32).
 
     >>> import torch
     >>> pieces = (torch.tensor([[y]], dtype=torch.float64) for y in (-1.0, 1.0))
@@ -32,7 +33,7 @@ def stream(head: Head, tokens: Tokens, queries: Array, *, block: int = 2**15) ->
     """
     x = _softmax(head).checked(queries)
     state: Partial | None = None
-    for _, running in _running(head, blocks(head, opened(tokens), as_count(block, "block")), x):
+    for _, running in _running(head, blocks(head, opened(tokens), _block(head, block)), x):
         state = running
     if state is None:
         raise InputError("tokens are empty: attention needs at least one key.")
@@ -40,7 +41,7 @@ def stream(head: Head, tokens: Tokens, queries: Array, *, block: int = 2**15) ->
 
 
 def prefixes(
-    head: Head, tokens: Tokens, n: int | Array, queries: Array | None = None, *, block: int = 2**15
+    head: Head, tokens: Tokens, n: int | Array, queries: Array | None = None, *, block: int | None = None
 ) -> Iterator[tuple[int, Tensor]]:
     """(n, head(first n tokens)(queries)) for every n asked for, increasing, in one pass over the keys.
 
@@ -52,11 +53,11 @@ def prefixes(
     >>> [(n, y.item()) for n, y in prefixes(Head([[0.0]]), tokens, n=[1, 2, 3], queries=[0.0])]
     [(1, 1.0), (2, 2.0), (3, 4.0)]
     """
-    sizes, block, source = sorted(set(as_counts(n))), as_count(block, "block"), opened(tokens)
+    sizes, size, source = sorted(set(as_counts(n))), _block(head, block), opened(tokens)
     if isinstance(source, Tensor | Empirical | RowFile) and len(source) < sizes[-1]:
         raise _too_few(sizes[-1], len(source))
     if queries is not None:
-        return _curve(head, blocks(_softmax(head), source, block), sizes, head.checked(queries))
+        return _curve(head, blocks(_softmax(head), source, size), sizes, head.checked(queries))
     if not isinstance(source, Tensor | Empirical):
         raise InputError(
             "Self-attention over prefixes needs the tokens in memory: pass a tensor, or give queries."
@@ -110,6 +111,11 @@ def _projected(head: Head, tokens: Tensor, values: Tensor) -> tuple[Tensor, Tens
 def _outputs(head: Head, mean: Tensor, x: Tensor) -> Tensor:
     mean = mean.reshape(*head.heads, *x.shape[:-1], mean.shape[-1])
     return mean if _reads_first(head) else head.read(mean)
+
+
+def _block(head: Head, block: int | None) -> int:
+    """Large enough that the merges cost nothing, small beside the rest of a process."""
+    return max(1, 2**23 // head.key_dim) if block is None else as_count(block, "block")
 
 
 def _softmax(head: Head) -> Head:

@@ -1,0 +1,171 @@
+"""Hardmax attention with n keys: how far it is from its limit, by order statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.special import ndtri_exp
+from torch import Tensor
+
+from attnlimit.attention.head import Head
+from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
+from attnlimit.exact.laws import project
+from attnlimit.exact.order import Levels, cap_moments, finite_top, top_quantiles
+from attnlimit.exact.prepare import MOST_TOKENS
+from attnlimit.measures import Empirical, Gaussian, Measure, Rademacher
+from attnlimit.measures.sphere import Radial
+from attnlimit.numerics.inputs import Array, as_counts
+
+
+@dataclass(frozen=True, eq=False)
+class HardmaxError:
+    """How far hardmax attention with n keys is from its limit V y*(x), for each query and n."""
+
+    n: tuple[int, ...]
+    mean_square: Float[Tensor, "queries n"]
+    """E‖(hardmax of n keys) − V y*‖²."""
+    height_gap: Float[Tensor, "queries n"]
+    """E(top score of the support − top score of n keys)."""
+    top: Float[Tensor, " queries"]
+    """The largest score of the support."""
+    method: str
+
+    @property
+    def rms(self) -> Float[Tensor, "queries n"]:
+        """√E‖(hardmax of n keys) − V y*‖²."""
+        return self.mean_square.sqrt()
+
+    @property
+    def height(self) -> Float[Tensor, "queries n"]:
+        """Mean of the top score of n keys."""
+        return self.top[:, None] - self.height_gap
+
+    def __repr__(self) -> str:
+        return f"HardmaxError({len(self.top)} queries, n = {self.n[0]} … {self.n[-1]}, {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name).tolist() for name in ("mean_square", "height", "height_gap")}
+        return {"n": list(self.n), **arrays, "top": self.top.tolist(), "method": self.method}
+
+
+def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Array) -> HardmaxError:
+    """E‖V(y_max − y*)‖² = ∫ n F^{n−1} E[‖V(y − y*)‖² | F] dF, y_max the key of largest score aᵀy among n.
+
+    Sphere and Ball: with c = âᵀy/R of distribution F, V(y − y*) is −(1 − c) R V â plus an orthogonal part of variance
+    R²(1 − c²)/(k − 1) in each direction, k = d on the sphere and d + 2 in the ball.
+    Finite support (Empirical, sampled with replacement by its weights, and Rademacher): a score level of mass p, of
+    mass F with all below it, is the top of n keys with probability Fⁿ − (F − p)ⁿ. Where several keys tie for the top,
+    those of them that were drawn are averaged, each as often as it was drawn; scores within rounding of their
+    neighbour are ties. A query whose scores are all equal (Ax = 0) averages all n keys.
+    n goes up to 10^12. A Gaussian has no limit: see `gaussian_maximum`.
+
+    >>> from attnlimit import Head, Sphere
+    >>> hardmax_error(Head(torch.eye(3)), Sphere(3, dtype=torch.float32), n=[1, 10**6], queries=[[1.0, 0.0, 0.0]]).height
+    tensor([[2.2204e-16, 1.0000e+00]], dtype=torch.float64)
+    """
+    sizes, x = checked(head, law, n, queries)
+    a = head.score_vector(x)
+    if isinstance(law, Radial):
+        return _radial(head, law, a, sizes)
+    if isinstance(law, Empirical | Rademacher):
+        return _finite(head, law, a, sizes)
+    if isinstance(law, Gaussian):
+        return _gaussian(head, law, a, sizes)
+    law.top(a)  # an unbounded law says here that there is no limit
+    raise NotKnown(
+        f"{law!r} has no known order statistics of its scores, so its hardmax error is not exact here. "
+        "Use a large sample as a population: law.sample(n, generator=…)."
+    )
+
+
+def checked(head: Head, law: Measure, n: object, queries: Array) -> tuple[list[int], Tensor]:
+    """Sizes and queries (m, d_query) for one head."""
+    if head.heads:
+        raise InputError(f"One head at a time, got {head!r}: use head.each().")
+    head.check_fits(law)
+    sizes = as_counts(n)
+    if max(sizes) > MOST_TOKENS:
+        raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
+    return sizes, head.checked(queries).reshape(-1, head.query_dim)
+
+
+def _radial(head: Head, law: Radial, a: Tensor, sizes: list[int]) -> HardmaxError:
+    norm, V = a.double().norm(dim=-1), head.V.double()
+    h, h2 = cap_moments(law.order, np.array(sizes))
+    along = law.radius**2 * (a.double() / norm.clamp_min(1e-300)[:, None] @ V.T).square().sum(-1)
+    total = law.radius**2 * V.square().sum()
+    across = (total - along).clamp_min(0) / max(1, law.order - 1)
+    square = 4 * along[:, None] * h2 + 4 * across[:, None] * (h - h2)
+    ties = (norm == 0)[:, None]
+    square = torch.where(ties, total / law.order / torch.tensor(sizes, dtype=torch.float64), square)
+    top = law.radius * norm
+    method = "exact (order statistics of the height)"
+    return HardmaxError(tuple(sizes), square, 2 * top[:, None] * h, top, method)
+
+
+def _finite(head: Head, law: Empirical | Rademacher, a: Tensor, sizes: list[int]) -> HardmaxError:
+    atoms, n = project(law, a, head).double(), torch.tensor(sizes, dtype=torch.float64)
+    m = len(a)
+    mean, spread = atoms.mean.expand(m, -1, -1), atoms.spread.expand(m, -1)
+    limit = head.read_linear(law.top(a)).double()
+    slack = 8 * torch.finfo(law.dtype).eps * law.radius * a.double().norm(dim=-1)
+    each = [
+        Levels.of(atoms.scores[i], atoms.log_mass[i].exp(), mean[i], spread[i], float(slack[i]))
+        for i in range(m)
+    ]
+    rows = [finite_top(levels, limit[i], n) for i, levels in enumerate(each)]
+    square, gap = (torch.stack(parts) for parts in zip(*rows, strict=True))
+    top = torch.stack([levels.score[0] for levels in each])
+    return HardmaxError(tuple(sizes), square, gap, top, "exact (score levels, keys drawn with replacement)")
+
+
+def _gaussian(head: Head, law: Gaussian, a: Tensor, sizes: list[int]) -> HardmaxError:
+    """Only queries whose scores all tie have a limit: they average all n keys."""
+    if bool((law.apply_cov(a) != 0).any()):
+        examples = gaussian_maximum([10, 10**3, 10**6, 10**9]).mean.tolist()
+        raise LimitDoesNotExist(
+            f"No hardmax limit: {law!r} is unbounded, and the largest of n scores {law.growth}. In standard deviations "
+            f"its mean is {', '.join(f'{value:.4g}' for value in examples)} at n = 10, 10^3, 10^6, 10^9, see "
+            "gaussian_maximum(n). Use finite tokens, law.sample(n, generator=…), or a law with bounded support."
+        )
+    n = torch.tensor(sizes, dtype=torch.float64)
+    trace = law.apply_root(head.V).double().square().sum()
+    square = (trace / n).expand(len(a), -1)
+    method = "exact (all scores are equal: plain averages)"
+    return HardmaxError(tuple(sizes), square, torch.zeros_like(square), (a @ law.mean).double(), method)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMaximum:
+    """Mean and variance of the largest of n independent standard normals."""
+
+    n: tuple[int, ...]
+    mean: Float[Tensor, " n"]
+    variance: Float[Tensor, " n"]
+    method: str
+
+    def __repr__(self) -> str:
+        return f"GaussianMaximum(n = {self.n[0]} … {self.n[-1]}, {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        arrays = {"mean": self.mean.tolist(), "variance": self.variance.tolist()}
+        return {"n": list(self.n), **arrays, "method": self.method}
+
+
+def gaussian_maximum(n: int | Sequence[int]) -> GaussianMaximum:
+    """E max and Var max of n standard normals, ∫ n Φ^{n−1} g dΦ: √(2 log n) to first order, and slowly so.
+
+    >>> [f"{value:.5f}" for value in gaussian_maximum([10, 10**3, 10**6, 10**9]).mean]
+    ['1.53875', '3.24144', '4.86290', '6.08768']
+    """
+    sizes = as_counts(n)
+    E, weight = top_quantiles()
+    g = torch.as_tensor(ndtri_exp(-E / np.array(sizes, dtype=float)[:, None]))
+    mean = g @ torch.as_tensor(weight)
+    variance = (g - mean[:, None]).square() @ torch.as_tensor(weight)
+    return GaussianMaximum(tuple(sizes), mean, variance, "exact (order statistics)")

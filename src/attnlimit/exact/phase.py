@@ -1,0 +1,128 @@
+"""The phase diagram of attention: how sharp the scores are against how many keys there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.attention.head import Head
+from attnlimit.errors import InputError
+from attnlimit.exact.prepare import MOST_TOKENS, prepare
+from attnlimit.measures import Empirical, Measure
+from attnlimit.numerics.inputs import Array, as_counts, as_float, as_points
+
+AVERAGING, FEW_KEYS, ONE_KEY = "averaging", "few keys", "one key"
+SCALE = "root mean square distance of the attended values from the mean token, (E_κ‖y − E y‖²)^(1/2)"
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseDiagram:
+    """Relative error of n-key attention on a grid of κ, the standard deviation of the scores, and n."""
+
+    kappa: tuple[float, ...]
+    n: tuple[int, ...]
+    relative_rms: Float[Tensor, "kappa n"]
+    """√E‖Γ_n − Γ‖² over `scale`: 1 is no better than one key of the tilted law."""
+    scale: Float[Tensor, " kappa"]
+    """(E_κ‖y − E y‖²)^{1/2}, y a key as attention weighs it: its root mean square distance from the mean token."""
+    log_n_averaging: Float[Tensor, " kappa"]
+    """log n above which the central limit theorem holds; 2κ² for Gaussian scores, that is s² = ½ log n."""
+    log_n_one_key: Float[Tensor, " kappa"]
+    """log n below which one key takes all; κ²/2 for Gaussian scores, that is s² = 2 log n."""
+    law: str
+    method: str
+
+    @property
+    def region(self) -> list[list[str]]:
+        """The phase of each grid point in words, (kappa, n): "averaging", "few keys" or "one key"."""
+        log_n = [math.log(n) for n in self.n]
+        lines = zip(self.log_n_averaging.tolist(), self.log_n_one_key.tolist(), strict=True)
+        return [
+            [AVERAGING if x >= clt else FEW_KEYS if x >= one else ONE_KEY for x in log_n]
+            for clt, one in lines
+        ]
+
+    def __repr__(self) -> str:
+        return f"PhaseDiagram({self.law}, {len(self.kappa)} κ × {len(self.n)} n, {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("relative_rms", "scale", "log_n_averaging", "log_n_one_key")
+        arrays = {name: getattr(self, name).tolist() for name in names}
+        words = {"region": self.region, "scale_is": SCALE, "law": self.law, "method": self.method}
+        return {"kappa": list(self.kappa), "n": list(self.n), **arrays, **words}
+
+
+def phase_diagram(
+    law: Measure, kappa: float | Sequence[float], n: int | Sequence[int], *, direction: Array | None = None
+) -> PhaseDiagram:
+    """√E‖Γ_n − Γ‖² / (E_κ‖y − E y‖²)^{1/2} for scores aᵀy of standard deviation κ, a along `direction` (the first axis).
+
+    With n keys the scores are a random energy model. What the error averages is the law tilted by 2a, and what Γ
+    averages is the law tilted by a; n keys reach a tilted law when log n exceeds its relative entropy, so
+
+        log n = 2aᵀ∇Λ(2a) − Λ(2a)   is where the central limit theorem ends   (Gaussian: s² = ½ log n),
+        log n = aᵀ∇Λ(a) − Λ(a)      is where one key takes all the weight     (Gaussian: s² = 2 log n).
+
+    Values are the tokens themselves (a population's values are its own). For laws with a projected form, and populations.
+
+    >>> from attnlimit import Gaussian
+    >>> phase_diagram(Gaussian(dim=1), kappa=[1.0, 5.0], n=[10, 10**4, 10**8]).region
+    [['averaging', 'averaging', 'averaging'], ['one key', 'one key', 'few keys']]
+    """
+    sharp, sizes = _kappas(kappa), as_counts(n)
+    if max(sizes) > MOST_TOKENS:
+        raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
+    keys = Empirical(law.tokens, weights=law.weights) if isinstance(law, Empirical) else law
+    unit = _unit_scores(keys, direction)
+    a = torch.tensor(sharp).to(unit)[:, None] * unit
+    head = Head(unit[:, None])
+    prepared = prepare(head, law, torch.tensor(sharp).to(unit)[:, None], max(sizes))
+    square = prepared.moments(torch.tensor([sizes], dtype=torch.float64))[0]
+    centred = (law.tilted_mean(a) - law.mean).double().square().sum(-1)
+    scale = (centred + law.tilted_value_cov(a).double().diagonal(dim1=-2, dim2=-1).sum(-1)).sqrt()
+    return PhaseDiagram(
+        tuple(sharp),
+        tuple(sizes),
+        square.sqrt() / scale[:, None],
+        scale,
+        _relative_entropy(keys, 2 * a),
+        _relative_entropy(keys, a),
+        repr(law),
+        prepared.method,
+    )
+
+
+def _kappas(kappa: float | Sequence[float]) -> list[float]:
+    values = as_float(kappa, "kappa").double().reshape(-1)
+    if not len(values) or not bool((values > 0).all()):
+        raise InputError(f"kappa must be one or more numbers above 0, got {kappa!r}.")
+    return values.tolist()
+
+
+def _unit_scores(keys: Measure, direction: Array | None) -> Float[Tensor, " d"]:
+    """The score vector along `direction` whose scores have standard deviation 1."""
+    a = (
+        torch.eye(1, keys.dim)[0]
+        if direction is None
+        else as_points(direction, keys.dim, "direction").flatten()
+    )
+    if a.shape != (keys.dim,):
+        raise InputError(f"direction must be one vector of length {keys.dim}, got shape {tuple(a.shape)}.")
+    a = a.to(keys.dtype).to(keys.device)
+    deviation = float((a @ keys.covariance @ a).clamp_min(0).sqrt())
+    if deviation == 0:
+        raise InputError(
+            f"The scores of {keys!r} do not vary along this direction, so there is nothing to sharpen: choose another."
+        )
+    return a / deviation
+
+
+def _relative_entropy(keys: Measure, a: Float[Tensor, "k d"]) -> Float[Tensor, " k"]:
+    """KL(μ_a ‖ μ) = aᵀ∇Λ(a) − Λ(a)."""
+    return ((a * keys.tilted_mean(a)).sum(-1) - keys.cgf(a)).double()

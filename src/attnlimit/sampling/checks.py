@@ -39,15 +39,8 @@ def checked_plan(
     sizes = tuple(sorted(set(as_counts(n))))
     check_policy(policy, law, sizes)
     given, m = _queries(head, queries, statistic)
-    if self_attention and (given is not None or policy == "window" or statistic == "sup"):
-        reason = (
-            "queries were given"
-            if given is not None
-            else f"{policy if statistic != 'sup' else 'sup'} has its own"
-        )
-        raise InputError(
-            f"self_attention=True makes the tokens the queries, but {reason}: leave one of the two out."
-        )
+    if self_attention:
+        _check_own_queries(given, policy, statistic)
     where, width = _window(policy, law, sizes, given, positions, width)
     if policy == "window" and statistic == "sup":
         raise InputError("statistic 'sup' needs keys that all queries share, policy 'window' has none.")
@@ -72,6 +65,17 @@ def check_policy(policy: str, law: Measure, sizes: tuple[int, ...]) -> None:
             f"n = {sizes[-1]} keys were asked for, but the population has {len(law)} and policy {policy!r} "
             "does not repeat them: use smaller n, or 'iid'."
         )
+
+
+def _check_own_queries(given: Tensor | None, policy: str, statistic: str) -> None:
+    reasons = {
+        "but queries were given": given is not None,
+        "but a window's queries are members of the population already": policy == "window",
+        "but statistic 'sup' has all points of a ball, not the tokens": statistic == "sup",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(f"self_attention=True makes the n tokens the queries, {reason}: leave it out.")
 
 
 def _queries(head: Head, queries: Array | int | None, statistic: str) -> tuple[Tensor | None, int]:

@@ -50,14 +50,24 @@ class Power:
         """⟨f(y_i), f(g_i)⟩ = (y_i · g_i)^k for every row."""
         return (y * g).sum(-1) ** self.order if self.full else (y * g).pow(self.order).sum(-1)
 
+    def distance(self, y: Float[Tensor, "m d"], g: Float[Tensor, "m d"]) -> Float[Tensor, " m"]:
+        """‖f(y_i) − f(g_i)‖² for every row; for k ≤ 2 with e = y − g, so that nothing cancels when e is small."""
+        if self.order > 2 or not self.full:
+            return self.inner(y, y) + self.inner(g, g) - 2 * self.inner(y, g)
+        e = y - g
+        ee = e.square().sum(-1)
+        if self.order == 1:
+            return ee
+        eg = (e * g).sum(-1)
+        return 2 * ee * g.square().sum(-1) + 2 * eg.square() + 4 * eg * ee + ee.square()
+
     def difference(
         self, y: Float[Tensor, "m d"], g: Float[Tensor, "m d"]
     ) -> tuple[Float[Tensor, " p"], float]:
         """Average of f(y_i) − f(g_i), and the trace of its sample covariance (0 for one row)."""
         m = len(y)
         average = (self.total(y) - self.total(g)) / m
-        squares = self.inner(y, y) + self.inner(g, g) - 2 * self.inner(y, g)
-        spread = (squares.sum() - m * average.square().sum()) / max(1, m - 1)
+        spread = (self.distance(y, g).sum() - m * average.square().sum()) / max(1, m - 1)
         return average, max(0.0, float(spread))
 
 

@@ -1,0 +1,131 @@
+"""Errors of the map, for laws and populations under every policy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnlimit import Empirical, FromSampler, Gaussian, Head, clt
+from attnlimit.sampling import measure_convergence, policies
+
+
+def _normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+HEAD = Head(0.6 * _normal(2, 2, seed=1), _normal(3, 2, seed=2))
+LAW = Gaussian(cov=[1.0, 0.4])
+POPULATION = Empirical(_normal(80, 2, seed=3), _normal(80, 2, seed=4))
+
+
+def test_mean_square_is_the_central_limit_theorems() -> None:
+    """n = 4000, 400 replicates: within 5 standard errors (rate 6e-7) plus 1 % for terms of higher order,
+    which are of relative order 1/n_eff."""
+    x = _normal(8, 2, seed=5)
+    theory = clt(HEAD, LAW, x)
+    assert float(theory.effective_tokens(4000).min()) > 500
+    expected = float(theory.covariance.diagonal(dim1=-2, dim2=-1).sum(-1).mean()) / 4000
+    curve = measure_convergence(HEAD, LAW, [4000], queries=x, replicates=400, generator=6)
+    error = float(curve.squares.std()) / 400**0.5
+    assert abs(float(curve.squares.mean()) - expected) < 5 * error + 0.01 * expected
+    assert 5 * error < 0.3 * expected
+
+
+def test_rows_hold_means_over_the_queries_of_the_definition() -> None:
+    x = _normal(5, 2, seed=7)
+    curve = measure_convergence(HEAD, LAW, [30, 10], queries=x, replicates=2, generator=8)
+    tokens = LAW.sample(30, generator=torch.Generator().manual_seed(8)).tokens
+    assert curve.n == (10, 30)
+    for j, n in enumerate(curve.n):
+        error = (HEAD(Empirical(tokens[:n]))(x) - HEAD(LAW)(x)).norm(dim=-1)
+        assert float(curve.norms[0, j]) == pytest.approx(float(error.mean()), rel=1e-12)
+        assert float(curve.squares[0, j]) == pytest.approx(float(error.square().mean()), rel=1e-12)
+
+
+def test_self_attention_keeps_the_query_among_its_keys() -> None:
+    """With strong scores A = 40 I a query attends to itself alone: Γ_1 … Γ_n return the query."""
+    head = Head(40 * torch.eye(2, dtype=torch.float64))
+    law = Empirical(torch.nn.functional.normalize(_normal(500, 2, seed=9), dim=-1))
+    own = measure_convergence(head, law, [5], queries=5, self_attention=True, replicates=200, generator=1)
+    fresh = measure_convergence(head, law, [5], queries=5, replicates=200, generator=1)
+    assert float(own.mean) < 0.2 * float(fresh.mean)
+
+
+@pytest.mark.parametrize(
+    ("policy", "self_attention"),
+    [*((policy, False) for policy in policies.NAMES), *((policy, True) for policy in policies.SHARED)],
+)
+@pytest.mark.parametrize("statistic", ["map", "mean", "covariance"])
+def test_every_policy_sees_the_whole_population_in_the_end(
+    policy: str, self_attention: bool, statistic: str
+) -> None:
+    curve = measure_convergence(
+        HEAD, POPULATION, [10, 40, 80], policy=policy, statistic=statistic, self_attention=self_attention,
+        window=6 if policy == "window" else None, queries=100, replicates=3, generator=2,
+    )  # fmt: skip
+    assert curve.squares.shape == (3, 3)
+    if policy != "iid":
+        assert float(curve.squares[:, 2].abs().max()) < 1e-20
+    assert float(curve.squares[:, 0].abs().min()) > 0
+
+
+def test_window_outputs_are_attention_over_its_keys() -> None:
+    positions = torch.tensor([0, 33, 79])
+    x = _normal(3, 2, seed=10)
+    curve = measure_convergence(
+        HEAD,
+        POPULATION,
+        [6],
+        policy="window",
+        window=6,
+        queries=x,
+        positions=positions,
+        replicates=2,
+        generator=0,
+    )
+    truth = HEAD(POPULATION)(x)
+    starts = [0, 30, 74]
+    errors = [
+        (HEAD(POPULATION.select(torch.arange(start, start + 6)))(x[i]) - truth[i]).norm()
+        for i, start in enumerate(starts)
+    ]
+    assert float(curve.errors[0, 0]) == pytest.approx(float(torch.stack(errors).mean()), rel=1e-12)
+    assert "window of 6 keys" in curve.method
+
+
+def test_weighted_populations_are_drawn_by_weight() -> None:
+    """All weight on one key: any n keys are that key, and the error is zero."""
+    weights = torch.zeros(80, dtype=torch.float64)
+    weights[7] = 1.0
+    law = Empirical(POPULATION.tokens, POPULATION.values, weights)
+    curve = measure_convergence(HEAD, law, [3], replicates=2, generator=0)
+    assert float(curve.errors.max()) < 1e-12
+
+
+def test_same_seed_same_rows_and_fewer_replicates_are_the_first_ones() -> None:
+    def curve(replicates: int, seed: int) -> Tensor:
+        return measure_convergence(
+            HEAD, LAW, [20, 50], queries=9, replicates=replicates, generator=seed
+        ).errors
+
+    assert torch.equal(curve(6, 1), curve(6, 1))
+    assert torch.equal(curve(6, 1)[:4], curve(4, 1))
+    assert not torch.equal(curve(6, 1), curve(6, 2))
+
+
+def test_reference_and_method_say_how() -> None:
+    curve = measure_convergence(HEAD, LAW, [20], queries=4, replicates=2, generator=0)
+    assert curve.reference == "closed-form limit for Gaussian(dim=2, diagonal covariance)"
+    assert curve.method == "Monte Carlo, 2 replicates, nested prefixes, m = 4 fresh queries a replicate"
+    population = measure_convergence(HEAD, POPULATION, [20], policy="block", replicates=2, generator=0)
+    assert population.reference == "attention over the whole population of 80 keys"
+    assert "block keys" in population.method
+    sampled = FromSampler(lambda u: u, dim=2, points=1024, scrambles=2)
+    assert "quasi-Monte Carlo" in measure_convergence(HEAD, sampled, [5], replicates=2, generator=0).reference
+
+
+def test_progress_is_reported() -> None:
+    seen: list[tuple[int, int]] = []
+    measure_convergence(HEAD, LAW, [5], replicates=3, generator=0, progress=lambda *done: seen.append(done))
+    assert seen == [(1, 3), (2, 3), (3, 3)]

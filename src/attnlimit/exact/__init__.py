@@ -1,7 +1,26 @@
-"""The finite-n error without Monte Carlo: laws, populations, kept sets, Bernoulli subsampling."""
+"""The finite-n error without Monte Carlo: laws, populations, kept sets, Bernoulli subsampling, hardmax."""
 
 from attnlimit.exact.curve import Curve, curve
 from attnlimit.exact.error import ExactError, exact_error
+from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.kept import Kept
+from attnlimit.exact.phase import PhaseDiagram, phase_diagram
+from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
 
-__all__ = ["Curve", "ExactError", "Kept", "curve", "exact_error"]
+__all__ = [
+    "Curve",
+    "ExactError",
+    "GaussianMaximum",
+    "HardmaxError",
+    "HardmaxGap",
+    "Kept",
+    "PhaseDiagram",
+    "Schedule",
+    "best_kappa",
+    "curve",
+    "exact_error",
+    "gaussian_maximum",
+    "hardmax_error",
+    "hardmax_gap",
+    "phase_diagram",
+]

@@ -29,6 +29,8 @@ class HardmaxError:
     n: tuple[int, ...]
     mean_square: Float[Tensor, "queries n"]
     """E‖(hardmax of n keys) − V y*‖²."""
+    bias_square: Float[Tensor, "queries n"]
+    """‖E(hardmax of n keys) − V y*‖²; the rest is variance."""
     height_gap: Float[Tensor, "queries n"]
     """E(top score of the support − top score of n keys)."""
     top: Float[Tensor, " queries"]
@@ -49,8 +51,9 @@ class HardmaxError:
         return f"HardmaxError({len(self.top)} queries, n = {self.n[0]} … {self.n[-1]}, {self.method})"
 
     def to_dict(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).tolist() for name in ("mean_square", "height", "height_gap")}
-        return {"n": list(self.n), **arrays, "top": self.top.tolist(), "method": self.method}
+        names = ("mean_square", "bias_square", "height", "height_gap", "top")
+        arrays = {name: getattr(self, name).tolist() for name in names}
+        return {"n": list(self.n), **arrays, "method": self.method}
 
 
 def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Array) -> HardmaxError:
@@ -65,8 +68,8 @@ def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Arr
     n goes up to 10^12. A Gaussian has no limit: see `gaussian_maximum`.
 
     >>> from attnlimit import Head, Sphere
-    >>> hardmax_error(Head(torch.eye(3)), Sphere(3, dtype=torch.float32), n=[1, 10**6], queries=[[1.0, 0.0, 0.0]]).height
-    tensor([[2.2204e-16, 1.0000e+00]], dtype=torch.float64)
+    >>> hardmax_error(Head(torch.eye(3).double()), Sphere(3), n=[10, 10**6], queries=[[1.0, 0.0, 0.0]]).height
+    tensor([[0.8182, 1.0000]], dtype=torch.float64)
     """
     sizes, x = checked(head, law, n, queries)
     a = head.score_vector(x)
@@ -105,7 +108,8 @@ def _radial(head: Head, law: Radial, a: Tensor, sizes: list[int]) -> HardmaxErro
     square = torch.where(ties, total / law.order / torch.tensor(sizes, dtype=torch.float64), square)
     top = law.radius * norm
     method = "exact (order statistics of the height)"
-    return HardmaxError(tuple(sizes), square, 2 * top[:, None] * h, top, method)
+    bias = 4 * along[:, None] * h.square()
+    return HardmaxError(tuple(sizes), square, bias, 2 * top[:, None] * h, top, method)
 
 
 def _finite(head: Head, law: Empirical | Rademacher, a: Tensor, sizes: list[int]) -> HardmaxError:
@@ -119,9 +123,10 @@ def _finite(head: Head, law: Empirical | Rademacher, a: Tensor, sizes: list[int]
         for i in range(m)
     ]
     rows = [finite_top(levels, limit[i], n) for i, levels in enumerate(each)]
-    square, gap = (torch.stack(parts) for parts in zip(*rows, strict=True))
+    square, bias, gap = (torch.stack(parts) for parts in zip(*rows, strict=True))
     top = torch.stack([levels.score[0] for levels in each])
-    return HardmaxError(tuple(sizes), square, gap, top, "exact (score levels, keys drawn with replacement)")
+    method = "exact (score levels, keys drawn with replacement)"
+    return HardmaxError(tuple(sizes), square, bias, gap, top, method)
 
 
 def _gaussian(head: Head, law: Gaussian, a: Tensor, sizes: list[int]) -> HardmaxError:
@@ -137,7 +142,8 @@ def _gaussian(head: Head, law: Gaussian, a: Tensor, sizes: list[int]) -> Hardmax
     trace = law.apply_root(head.V).double().square().sum()
     square = (trace / n).expand(len(a), -1)
     method = "exact (all scores are equal: plain averages)"
-    return HardmaxError(tuple(sizes), square, torch.zeros_like(square), (a @ law.mean).double(), method)
+    zero = torch.zeros_like(square)
+    return HardmaxError(tuple(sizes), square, zero, zero, (a @ law.mean).double(), method)
 
 
 @dataclass(frozen=True, eq=False)

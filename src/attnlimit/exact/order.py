@@ -78,26 +78,28 @@ class Levels(NamedTuple):
 
 def finite_top(
     levels: Levels, limit: Float[Tensor, " p"], n: Float[Tensor, " k"]
-) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-    """E‖hardmax of n keys − limit‖² and E(best score − score of the n keys' top), keys drawn with replacement.
+) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """E‖hardmax of n keys − limit‖², ‖E(hardmax of n keys) − limit‖² and E(best score − score of the n keys' top),
+    keys drawn with replacement.
 
     With F the mass at or below a level and p its own, it is the top with probability Fⁿ − (F − p)ⁿ; its M ≥ 1 keys
     in the sample are averaged, so their spread counts with E[1/M].
     """
-    above = levels.mass.cumsum(0) - levels.mass
+    above = torch.cat([levels.mass.new_zeros(1), levels.mass.cumsum(0)[:-1]])
     at_or_below = levels.mass.flip(0).cumsum(0).flip(0)
     log_F = torch.where(above < 0.5, torch.log1p(-above.clamp_max(0.5)), at_or_below.log())
     share = (levels.mass / at_or_below).clamp_max(1.0)
     share[-1] = 1.0  # nothing lies below the last level
     reach = torch.exp(n[:, None] * log_F)
     chance = reach * -torch.expm1(n[:, None] * torch.log1p(-share))
-    square = chance @ (levels.mean - limit).square().sum(-1)
+    error = levels.mean - limit
+    square, bias = chance @ error.square().sum(-1), (chance @ error).square().sum(-1)
     tied = levels.spread > 0
     if bool(tied.any()):
         for k, count in enumerate(n.tolist()):
             inverse = reach[k, tied] * inverse_count(share[tied], count)
             square[k] += inverse @ levels.spread[tied]
-    return square, chance @ (levels.score[0] - levels.score)
+    return square, bias, chance @ (levels.score[0] - levels.score)
 
 
 def inverse_count(share: Float[Tensor, " l"], n: float) -> Float[Tensor, " l"]:

@@ -28,7 +28,7 @@ class PhaseDiagram:
     kappa: tuple[float, ...]
     n: tuple[int, ...]
     relative_rms: Float[Tensor, "kappa n"]
-    """√E‖Γ_n − Γ‖² over `scale`: 1 is no better than one key of the tilted law."""
+    """√E‖Γ_n − Γ‖² over `scale`; 1 at n = 1 for a Gaussian."""
     scale: Float[Tensor, " kappa"]
     """(E_κ‖y − E y‖²)^{1/2}, y a key as attention weighs it: its root mean square distance from the mean token."""
     log_n_averaging: Float[Tensor, " kappa"]

@@ -26,6 +26,8 @@ PATIENCE = 2
 """Steps of √10 in κ without improvement that end the search."""
 
 
+TIE = 1e-6
+"""Relative difference in mean square error below which hardmax is said to be as good."""
 EARLIER = 2**12
 """Around V y* the integrand of the bias starts like t, not t²: the quadrature begins that much earlier."""
 
@@ -56,27 +58,27 @@ class Schedule:
         parts = [f"{self.gamma:g}", log, f"n^{self.power:.4g}" if self.power else ""]
         return " ".join(part for part in parts if part)
 
+    @classmethod
+    def constant(cls, kappa: float) -> Schedule:
+        """The same κ for all n."""
+        return cls(kappa)
 
-def constant(kappa: float) -> Schedule:
-    """κ the same for all n."""
-    return Schedule(as_positive(kappa, "kappa"))
+    @classmethod
+    def log(cls, gamma: float = 1.0) -> Schedule:
+        """κ = γ log n, what a sampling error of at most e^{cκ}/√n asks for: the error is then of order 1/log n."""
+        return cls(gamma, log_power=1.0)
 
+    @classmethod
+    def root_log(cls, gamma: float = 1.0) -> Schedule:
+        """κ = γ √(log n): Gaussian scores stay in one phase, whatever n."""
+        return cls(gamma, log_power=0.5)
 
-def logarithmic(gamma: float = 1.0) -> Schedule:
-    """κ = γ log n, what a sampling error of at most e^{cκ}/√n asks for: the error is then of order 1/log n."""
-    return Schedule(gamma, log_power=1.0)
-
-
-def root_logarithmic(gamma: float = 1.0) -> Schedule:
-    """κ = γ √(log n): for Gaussian scores a fixed phase, s² = (γs₁)² log n."""
-    return Schedule(gamma, log_power=0.5)
-
-
-def hardmax_power(dim: int, gamma: float = 1.0) -> Schedule:
-    """κ = γ n^{2/(d−1)}: on a sphere of R^d the top n keys then differ in score by a number that n leaves alone."""
-    if as_count(dim, "dim") < 2:
-        raise InputError(f"n^(2/(d−1)) needs dimension 2 or more, got {dim}.")
-    return Schedule(gamma, power=2 / (dim - 1))
+    @classmethod
+    def hardmax(cls, dim: int, gamma: float = 1.0) -> Schedule:
+        """κ = γ n^{2/(d−1)}: on a sphere of R^d the best of n keys then differ in score by an amount free of n."""
+        if as_count(dim, "dim") < 2:
+            raise InputError(f"κ = γ n^(2/(d−1)) needs dimension 2 or more, got {dim}.")
+        return cls(gamma, power=2 / (dim - 1))
 
 
 Kappa: TypeAlias = float | Sequence[float] | Schedule
@@ -117,7 +119,7 @@ def hardmax_gap(head: Head, law: Measure, kappa: Kappa, n: int | Sequence[int], 
     both a projected form and a hardmax limit, n up to 10^12; κ so large that softmax is hardmax is refused.
 
     >>> from attnlimit import Head, Sphere
-    >>> gap = hardmax_gap(Head(torch.eye(3).double()), Sphere(3), logarithmic(), [10**6, 10**12], [[1.0, 0.0, 0.0]])
+    >>> gap = hardmax_gap(Head(torch.eye(3).double()), Sphere(3), Schedule.log(), [10**6, 10**12], [[1.0, 0.0, 0.0]])
     >>> gap.rms  # close to the bias 1/κ = 1/log n
     tensor([[0.0724, 0.0362]], dtype=torch.float64)
     """
@@ -171,7 +173,7 @@ def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array)
 
     >>> from attnlimit import Head, Sphere
     >>> best_kappa(Head(torch.eye(5).double()), Sphere(5), [10**3, 10**6], torch.eye(1, 5).double()).rms
-    tensor([[0.1271, 0.0117]], dtype=torch.float64)
+    tensor([[0.1270, 0.0121]], dtype=torch.float64)
     """
     sizes, x = checked(head, law, n, queries)
     if min(sizes) < 2:
@@ -188,8 +190,8 @@ def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array)
 
         kappa = _search(error, 0.1 / start)
         square, bias = _gap(head, law, kappa, [size], x)
-        if float(hard.mean_square[:, k].mean()) < float(square.mean()):
-            kappa, square, bias = math.inf, hard.mean_square[:, [k]], torch.full_like(square, math.nan)
+        if float(hard.mean_square[:, k].mean()) <= (1 + TIE) * float(square.mean()):
+            kappa, square, bias = math.inf, hard.mean_square[:, [k]], hard.bias_square[:, [k]]
         kappas.append(kappa)
         squares.append(square)
         biases.append(bias)
@@ -199,13 +201,11 @@ def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array)
 
 def _search(error: Callable[[float], float], start: float) -> float:
     """The κ of least error: a walk from `start` in steps of √10, then a bounded search around the best step."""
-    walk: list[float] = []
-    while len(walk) < 80:
+    walk = [error(start)]
+    while len(walk) - walk.index(min(walk)) <= PATIENCE:
         try:
             walk.append(error(start * 10 ** (len(walk) / 2)))
         except SoftmaxIsHardmax:
-            break
-        if len(walk) - 1 - walk.index(min(walk)) >= PATIENCE:
             break
     best = walk.index(min(walk))
     log_step = math.log(10) / 2

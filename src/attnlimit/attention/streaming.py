@@ -63,7 +63,8 @@ def prefixes(
             "Self-attention over prefixes needs the tokens in memory: pass a tensor, or give queries."
         )
     keys, values = next(blocks(_softmax(head), source, sizes[-1]))
-    return _curve(head, [(keys, values)], sizes, head.checked(keys), own=True)
+    head.checked(keys[:1])  # as queries they need the right dimension; the numbers have been checked as keys
+    return _curve(head, [(keys, values)], sizes, keys, own=True)
 
 
 def _curve(

@@ -9,6 +9,7 @@ from scipy.special import betaln
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.errors import InputError
 from attnlimit.exact.atoms import Atoms
 from attnlimit.exact.laws import project
 from attnlimit.exact.order import cap_quantile
@@ -22,6 +23,12 @@ STEP = 0.4
 UNSEEN, CERTAIN, LIGHT = 35.0, 40.0, 50.0
 """Keys so rare that n of them hold one with probability e^{−35} are left out; and so are those lighter by e^{−50}/n
 than a key that n keys have but for a probability of e^{−40}."""
+WIDEST = 4000.0
+"""Scores that matter may spread this far; beyond, the grids are too long and the largest nearly takes all."""
+
+
+class TooSharp(InputError):
+    """κ is too large for these n keys: softmax is nearly hardmax."""
 
 
 def top_atoms(head: Head, law: Measure, a: Float[Tensor, "m d"], n_least: int, n_most: int) -> Atoms:
@@ -48,9 +55,9 @@ def _cap(head: Head, law: Radial, a: Tensor, n_least: int, n_most: int) -> Atoms
     tails = np.array([np.exp(-UNSEEN) / n_most, CERTAIN / n_least])
     rare, certain = (float(value) for value in cap_quantile(law.order, tails))
     y_low = _inverse_softplus(2 * r * rare)
-    y_high = torch.minimum(
-        2 * r * certain + LIGHT + np.log(n_most), 2 * r - _inverse_softplus(2 * r * cap_low(law.order))
-    )
+    lightest = 2 * r * certain + LIGHT + np.log(n_most)
+    y_high = torch.minimum(lightest, 2 * r - _inverse_softplus(2 * r * cap_low(law.order)))
+    _check_width(float((y_high - y_low.clamp_min(0)).max()), n_least)
     step = min(STEP, 0.8 * float(r.min()) / law.order**0.5)
     count = int(((y_high - y_low).max() / step).ceil()) + 1
     y = y_low + step * torch.arange(count, dtype=torch.float64, device=a.device)
@@ -86,4 +93,13 @@ def _trimmed(atoms: Atoms, n_least: int, n_most: int) -> Atoms:
     mass = atoms.log_mass.gather(1, order).exp().cumsum(1)
     led = (mass < CERTAIN / n_least).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
     least = scores.gather(1, led) - LIGHT - np.log(n_most)
+    _check_width(float((scores[:, :1] - least.maximum(scores[:, -1:])).max()), n_least)
     return atoms._replace(log_mass=atoms.log_mass.masked_fill(atoms.scores < least, -torch.inf))
+
+
+def _check_width(width: float, n: int) -> None:
+    if width > WIDEST:
+        raise TooSharp(
+            f"κ spreads the scores that matter to n = {n} keys over {width:.3g}, more than the {WIDEST:g} that the "
+            "quadrature takes: softmax is nearly hardmax there. Use hardmax_error, a smaller κ, or more keys."
+        )

@@ -59,7 +59,7 @@ class PhaseDiagram:
 
 
 def phase_diagram(
-    law: Measure, kappa: float | Sequence[float], n: int | Sequence[int], *, direction: Array | None = None
+    law: Measure, kappa: Array, n: int | Sequence[int], *, direction: Array | None = None
 ) -> PhaseDiagram:
     """√E‖Γ_n − Γ‖² / (E_κ‖y − E y‖²)^{1/2} for scores aᵀy of standard deviation κ, a along `direction` (the first axis).
 
@@ -98,7 +98,7 @@ def phase_diagram(
     )
 
 
-def _kappas(kappa: float | Sequence[float]) -> list[float]:
+def _kappas(kappa: Array) -> list[float]:
     values = as_float(kappa, "kappa").double().reshape(-1)
     if not len(values) or not bool((values > 0).all()):
         raise InputError(f"kappa must be one or more numbers above 0, got {kappa!r}.")

@@ -9,6 +9,7 @@ from attnlimit.errors import (
     LimitDoesNotExist,
     MissingExtra,
     NotKnown,
+    RateNotResolved,
 )
 from attnlimit.exact import ExactError, Kept, curve, exact_error
 from attnlimit.measures import (
@@ -24,13 +25,16 @@ from attnlimit.measures import (
     Sphere,
     StudentT,
 )
+from attnlimit.rates import Rates, choose, exponents, fit_log, fit_power, horizon, local_slopes, rates
 from attnlimit.rates.complexity import sample_complexity
+from attnlimit.sampling import Convergence, measure_convergence
 
 __version__ = "0.1.0"
 __all__ = [
     "AttnlimitError",
     "Ball",
     "Box",
+    "Convergence",
     "Empirical",
     "ExactError",
     "FromSampler",
@@ -46,13 +50,23 @@ __all__ = [
     "Mixture",
     "NotKnown",
     "Rademacher",
+    "RateNotResolved",
+    "Rates",
     "Sphere",
     "StudentT",
     "bounds",
+    "choose",
     "clt",
     "curve",
     "exact_error",
+    "exponents",
+    "fit_log",
+    "fit_power",
+    "horizon",
+    "local_slopes",
+    "measure_convergence",
     "prefixes",
+    "rates",
     "sample_complexity",
     "stream",
 ]

@@ -45,7 +45,8 @@ class Curve:
 
     @property
     def local_exponent(self) -> Float[Tensor, " n"]:
-        """−d log rms/d log n, at these finite n; the asymptotic exponents are those of `rates`."""
+        """−d log rms/d log n at these finite n, positive where the error falls; asymptotic exponents are those of
+        `rates`."""
         return local_exponents(self.n, self.rms)
 
     def __repr__(self) -> str:
@@ -56,7 +57,7 @@ class Curve:
             "n": list(self.n),
             "rms": self.rms.tolist(),
             "mean_rms": self.mean_rms.tolist(),
-            "local_slope": [-value for value in self.local_exponent.tolist()],
+            "local_slope": self.local_exponent.tolist(),
             "scale": self.scale,
             "standard_error": {
                 "rms": self.standard_error[0].tolist(),

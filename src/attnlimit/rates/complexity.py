@@ -76,7 +76,9 @@ def sample_complexity(
         average = query_average(head, measure, MOST_TOKENS)
         first = average([1])
         target, scale = _target(rel_error, abs_error, first.scale, "(E_x‖Γ(x)‖²)^(1/2)")
-        found = _least(lambda n: average([int(v) for v in n[0]]).rms[None], torch.tensor([target], dtype=torch.float64))
+        found = _least(
+            lambda n: average([int(v) for v in n[0]]).rms[None], torch.tensor([target], dtype=torch.float64)
+        )
         return Complexity(found[0], None, target, scale, first.method)
     if head.heads:
         raise InputError(f"sample_complexity takes one head at a time, got {head!r}: use head.each().")
@@ -85,7 +87,9 @@ def sample_complexity(
     size = float(head(measure)(x).double().square().sum(-1).mean().sqrt())
     target, scale = _target(rel_error, abs_error, size, "root mean square of Γ over the queries")
     prepared = prepare(head, measure, x, MOST_TOKENS)
-    per_query = _least(lambda n: prepared.moments(n)[0].sqrt(), torch.full((len(x),), target, dtype=torch.float64))
+    per_query = _least(
+        lambda n: prepared.moments(n)[0].sqrt(), torch.full((len(x),), target, dtype=torch.float64)
+    )
     worst = None if None in per_query else max(value for value in per_query if value is not None)
     return Complexity(worst, tuple(per_query), target, scale, prepared.method)
 

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.numerics.inputs import Array
+from attnlimit.numerics.slopes import local_exponents
 from attnlimit.rates.curves import checked_errors, checked_sizes
 
 
@@ -22,7 +23,4 @@ def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
     tensor([1.0000, 1.5000, 2.0000], dtype=torch.float64)
     """
     sizes = checked_sizes(n, least=2)
-    log_error = torch.from_numpy(checked_errors(errors, sizes)).log()
-    log_n = torch.tensor(sizes, dtype=torch.float64).log()
-    (slope,) = torch.gradient(log_error, spacing=(log_n,), dim=-1)
-    return -slope
+    return local_exponents(sizes, torch.from_numpy(checked_errors(errors, sizes)))

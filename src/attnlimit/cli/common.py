@@ -1,0 +1,179 @@
+"""What the commands share: ranges, laws and heads from options, output, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import attnlimit as al
+from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.numerics.arrayfile import open_rows
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+out, err = Console(), Console(stderr=True)
+
+MeasureName = Annotated[
+    str, typer.Option("--measure", help="Token law: gaussian, sphere, ball, box, rademacher or laplace.")
+]
+Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
+Cov = Annotated[
+    str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
+]
+Scale = Annotated[
+    float, typer.Option("--scale", help="Radius of the sphere or ball, half-width, Laplace scale.")
+]
+Horizon = Annotated[
+    float | None, typer.Option("--horizon", help="Horizon H of the head: A is the multiple of I that has it.")
+]
+MatrixA = Annotated[str | None, typer.Option("--A", help="Score matrix A as a .npy/.safetensors file.")]
+MatrixV = Annotated[str | None, typer.Option("--V", help="Value matrix V as a file (default: identity).")]
+Sizes = Annotated[
+    str, typer.Option("--n", help="Numbers of tokens: 1e3, 1e2,1e4,1e6 or 1e3:1e9:12 (log-spaced).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .pdf or .svg).")]
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Say what went wrong in one line, and leave with 2 (bad input) or 130 (interrupted)."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except AttnlimitError as problem:
+            err.print(
+                f"[bold red]error:[/] {type(problem).__name__}:", str(problem), highlight=False, markup=True
+            )
+            raise typer.Exit(2) from problem
+        except KeyboardInterrupt as stop:
+            err.print("[bold]Interrupted.[/] Nothing was written; run the same command to start again.")
+            raise typer.Exit(130) from stop
+
+    return run
+
+
+def numbers(text: str, name: str = "a range") -> list[float]:
+    """1e3 · 1,2,5 · start:stop:count (log-spaced, ends included).
+
+    >>> numbers("1:100:3")
+    [1.0, 10.0, 100.0]
+    """
+    try:
+        if ":" in text:
+            start, stop, count = text.split(":")
+            low, high, steps = float(start), float(stop), int(count)
+            if not (0 < low <= high < math.inf) or steps < 1 or (steps == 1 and low != high):
+                raise ValueError
+            ratio = (high / low) ** (1 / max(1, steps - 1))
+            return [*(low * ratio**k for k in range(steps - 1)), high]
+        values = [float(part) for part in text.split(",")]
+        if not all(0 < value < math.inf for value in values):
+            raise ValueError
+        return values
+    except ValueError:
+        raise InputError(
+            f"{name} must be positive numbers such as 1e3, or 1e2,1e4, or start:stop:count as in 1e3:1e9:12; got {text!r}."
+        ) from None
+
+
+def whole_numbers(text: str, name: str = "--n") -> list[int]:
+    """The same, rounded to whole numbers, repeated ones once.
+
+    >>> whole_numbers("1:10:4")
+    [1, 2, 5, 10]
+    """
+    return sorted({round(value) for value in numbers(text, name)} - {0})
+
+
+def law_of(measure: str, dim: int, cov: str | None, scale: float) -> al.Measure:
+    """The token law that the options describe."""
+    if measure == "gaussian":
+        if cov is None:
+            return al.Gaussian(cov=scale**2, dim=dim)
+        return al.Gaussian(cov=float(cov), dim=dim) if _is_number(cov) else al.Gaussian(cov=_matrix(cov))
+    if cov is not None:
+        raise InputError(f"--cov is for gaussian tokens; {measure} takes --scale.")
+    laws: dict[str, Callable[[], al.Measure]] = {
+        "sphere": lambda: al.Sphere(dim, scale),
+        "ball": lambda: al.Ball(dim, scale),
+        "box": lambda: al.Box(dim, scale),
+        "rademacher": lambda: al.Rademacher(dim),
+        "laplace": lambda: al.Laplace(dim, scale),
+    }
+    if measure not in laws:
+        raise InputError(f"--measure must be one of gaussian, {', '.join(laws)}; got {measure!r}.")
+    return laws[measure]()
+
+
+def head_of(law: al.Measure, horizon: float | None, A: str | None, V: str | None) -> al.Head:
+    """The head that the options describe: A from a file, or the multiple of the identity with that horizon."""
+    import torch
+
+    if (horizon is None) == (A is None):
+        raise InputError("Give the head either by --horizon H or by --A FILE.")
+    values = None if V is None else _matrix(V)
+    if A is not None:
+        return al.Head(_matrix(A), values)
+    if horizon is None or not 0 <= horizon < math.inf:
+        raise InputError(f"--horizon must be a number of at least 0, got {horizon}.")
+    top = float(torch.linalg.matrix_norm(law.covariance, 2))
+    return al.Head(horizon / top * torch.eye(law.dim, dtype=torch.float64), values)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _matrix(path: str) -> Any:
+    file = open_rows(path)
+    return file.rows(0, file.shape[0]).double()
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """A compact table, numbers to the right."""
+    grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        grid.add_column(column, justify="right")
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row))
+    return grid
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """Strict JSON on standard output: what is not finite becomes null."""
+    sys.stdout.write(json.dumps(_finite(result), ensure_ascii=False, indent=2) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, nothing in a pipe; yields a function of (done, total)."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,70 @@
+"""attnlimit complexity: how many tokens are enough."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import attnlimit as al
+from attnlimit.cli.common import (
+    AsJson,
+    Cov,
+    Dim,
+    Horizon,
+    MatrixA,
+    MatrixV,
+    MeasureName,
+    Scale,
+    guarded,
+    head_of,
+    law_of,
+    numbers,
+    out,
+    print_json,
+    progress,
+    table,
+)
+from attnlimit.errors import InputError
+
+
+@guarded
+def complexity(
+    measure: MeasureName = "gaussian",
+    dim: Dim = 1,
+    cov: Cov = None,
+    scale: Scale = 1.0,
+    horizon: Horizon = None,
+    A: MatrixA = None,
+    V: MatrixV = None,
+    rel_error: Annotated[
+        str | None, typer.Option(help="Errors relative to the outputs' size: 0.05, or 0.01,0.05,0.1.")
+    ] = None,
+    abs_error: Annotated[str | None, typer.Option(help="Errors in the unit of the outputs.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Least number of tokens n(ε) whose attention is within ε of the infinite-token limit (exact, to the token)."""
+    if rel_error is not None and abs_error is not None:
+        raise InputError("Give either --rel-error or --abs-error, not both.")
+    law = law_of(measure, dim, cov, scale)
+    head = head_of(law, horizon, A, V)
+    name = "rel_error" if abs_error is None else "abs_error"
+    wanted = numbers(abs_error or rel_error or "0.05", f"--{name.replace('_', '-')}")
+    results = []
+    with progress("errors") as step:
+        for done, error in enumerate(wanted):
+            step(done, len(wanted))
+            results.append(al.sample_complexity(head, law, **{name: error}))
+    if as_json:
+        print_json(
+            {"results": [{name: error, **one.to_dict()} for error, one in zip(wanted, results, strict=True)]}
+        )
+        return
+    rows = [(f"{error:g}", one.target, str(one)) for error, one in zip(wanted, results, strict=True)]
+    out.print(
+        table(f"{law!r}, horizon {al.horizon(head, law):.3g}", [name, "error allowed", "tokens n(ε)"], rows)
+    )
+    out.print(
+        f"Error: rms over queries; relative to {results[0].scale}. Method: {results[0].method}.",
+        highlight=False,
+    )

@@ -1,0 +1,158 @@
+"""attnlimit curve: the error of n-token attention, exact or by Monte Carlo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import attnlimit as al
+from attnlimit.cli.common import (
+    AsJson,
+    Cov,
+    Dim,
+    Horizon,
+    MatrixA,
+    MatrixV,
+    MeasureName,
+    Plot,
+    Scale,
+    Sizes,
+    guarded,
+    head_of,
+    law_of,
+    out,
+    print_json,
+    progress,
+    table,
+    whole_numbers,
+)
+from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.rates import PowerFit, Rates, rates
+from attnlimit.sampling import Convergence, measure_convergence
+
+
+@guarded
+def curve(
+    measure: MeasureName = "gaussian",
+    dim: Dim = 1,
+    cov: Cov = None,
+    scale: Scale = 1.0,
+    horizon: Horizon = None,
+    A: MatrixA = None,
+    V: MatrixV = None,
+    n: Sizes = "1e1:1e9:9",
+    method: Annotated[str, typer.Option(help="exact, or monte-carlo.")] = "exact",
+    statistic: Annotated[
+        str, typer.Option(help="Monte Carlo only: map, mean, covariance, moment or sup.")
+    ] = "map",
+    order: Annotated[int | None, typer.Option(help="Order of the moment statistic.")] = None,
+    radius: Annotated[float | None, typer.Option(help="Radius of the ball of the sup statistic.")] = None,
+    replicates: Annotated[int, typer.Option(help="Monte Carlo replicates.")] = 32,
+    queries: Annotated[int | None, typer.Option(help="Monte Carlo queries of each replicate.")] = None,
+    self_attention: Annotated[
+        bool, typer.Option("--self-attention", help="Queries are the tokens themselves (Monte Carlo).")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the Monte Carlo run.")] = 0,
+    as_json: AsJson = False,
+    plot: Plot = None,
+) -> None:
+    """Error of n-token attention against its infinite-token limit, for each n.
+
+    Exact by default: (E_x E‖Γₙ − Γ‖²)^½ (rms) and E_x (E‖Γₙ − Γ‖²)^½ (mean_rms) over random queries, no Monte Carlo.
+    """
+    law = law_of(measure, dim, cov, scale)
+    head = head_of(law, horizon, A, V)
+    sizes = whole_numbers(n)
+    if method == "exact":
+        _exact(head, law, sizes, as_json, plot)
+    elif method == "monte-carlo":
+        with progress("replicates") as step:
+            result = measure_convergence(
+                head,
+                law,
+                sizes,
+                statistic=statistic,
+                order=order,
+                radius=radius,
+                replicates=replicates,
+                queries=queries,
+                self_attention=self_attention,
+                generator=seed,
+                progress=step,
+            )
+        _monte_carlo(result, _asymptotic(head, law), as_json, plot)
+    else:
+        raise InputError(f"--method must be exact or monte-carlo, got {method!r}.")
+
+
+def _asymptotic(head: al.Head, law: al.Measure) -> Rates | None:
+    try:
+        return rates(head, law)
+    except AttnlimitError:
+        return None  # no exponents are known for this law; the curve stands by itself
+
+
+def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot: Path | None) -> None:
+    result, asymptotic = al.curve(head, law, sizes), _asymptotic(head, law)
+    where = None
+    if plot is not None:
+        from attnlimit.report.curve import curve_figure
+        from attnlimit.report.style import save
+
+        where = save(
+            curve_figure(result, asymptotic, title=f"{law!r}, horizon {al.horizon(head, law):.3g}"), plot
+        )
+    if as_json:
+        print_json({**result.to_dict(), "rates": None if asymptotic is None else asymptotic.to_dict()})
+        return
+    rows = zip(
+        (f"{size:,}" for size in sizes),
+        result.rms.tolist(),
+        result.mean_rms.tolist(),
+        result.local_exponent.tolist(),
+        (result.rms / result.scale).tolist() if result.scale > 0 else ["–"] * len(sizes),
+        strict=True,
+    )
+    out.print(table(f"{law!r}", ["tokens n", "rms", "mean rms", "local exponent", "rms / ‖Γ‖"], list(rows)))
+    out.print(f"Method: {result.method}.", highlight=False)
+    if asymptotic is not None:
+        out.print(f"As n → ∞: {asymptotic!r}", highlight=False)
+    if where is not None:
+        out.print(f"Figure: {where}", highlight=False)
+
+
+def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, plot: Path | None) -> None:
+    where = None
+    if plot is not None:
+        from attnlimit.report.convergence import convergence_figure
+        from attnlimit.report.style import save
+
+        where = save(convergence_figure(result, asymptotic), plot)
+    fit = _fit(result)
+    if as_json:
+        exponents = None if asymptotic is None else asymptotic.to_dict()
+        print_json({**result.to_dict(), "fit": None if fit is None else fit.to_dict(), "rates": exponents})
+        return
+    rows = [
+        (f"{size:,}", value, f"± {1.96 * spread:.2g}")
+        for size, value, spread in zip(
+            result.n, result.rms.tolist(), result.rms_standard_error.tolist(), strict=True
+        )
+    ]
+    out.print(table(f"{result.statistic} error", ["tokens n", "rms", "95 %"], rows))
+    out.print(f"Method: {result.method}. Reference: {result.reference}.", highlight=False)
+    if fit is not None:
+        out.print(f"Fitted over these n: {fit!r}", highlight=False)
+    if asymptotic is not None:
+        out.print(f"As n → ∞: {asymptotic!r}", highlight=False)
+    if where is not None:
+        out.print(f"Figure: {where}", highlight=False)
+
+
+def _fit(result: Convergence) -> PowerFit | None:
+    try:
+        return result.fit()
+    except AttnlimitError:
+        return None  # too few sizes or replicates for an interval

@@ -1,0 +1,74 @@
+"""attnlimit phase: where averaging ends and one key takes all."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attnlimit.cli.common import (
+    AsJson,
+    Cov,
+    Dim,
+    MeasureName,
+    Plot,
+    Scale,
+    Sizes,
+    guarded,
+    law_of,
+    numbers,
+    out,
+    print_json,
+    table,
+    whole_numbers,
+)
+from attnlimit.exact.phase import AVERAGING, FEW_KEYS, ONE_KEY, phase_diagram
+
+MARKS = {AVERAGING: " ", FEW_KEYS: "*", ONE_KEY: "!"}
+
+
+@guarded
+def phase(
+    measure: MeasureName = "gaussian",
+    dim: Dim = 1,
+    cov: Cov = None,
+    scale: Scale = 1.0,
+    kappa: Annotated[
+        str, typer.Option(help="Spread of the scores (inverse temperature), a range.")
+    ] = "0.25:8:31",
+    n: Sizes = "1e1:1e9:33",
+    as_json: AsJson = False,
+    plot: Plot = None,
+) -> None:
+    """Error of attention over the plane of score spread κ and tokens n, with the two lines of the random energy model."""
+    diagram = phase_diagram(law_of(measure, dim, cov, scale), numbers(kappa, "--kappa"), whole_numbers(n))
+    where = None
+    if plot is not None:
+        from attnlimit.report.phase import phase_figure
+        from attnlimit.report.style import save
+
+        where = save(phase_figure(diagram), plot)
+    if as_json:
+        print_json(diagram.to_dict())
+        return
+    columns, regions = _spaced(len(diagram.n), 6), diagram.region
+    rows = [
+        (
+            f"{diagram.kappa[i]:.3g}",
+            *(f"{float(diagram.relative_rms[i, j]):.1e}{MARKS[regions[i][j]]}" for j in columns),
+        )
+        for i in _spaced(len(diagram.kappa), 12)
+    ]
+    heads = ["κ", *(f"n = {diagram.n[j]:.0e} " for j in columns)]
+    out.print(table(f"Relative rms error, {diagram.law}", heads, rows))
+    out.print("No mark: averaging; *: few keys dominate; !: one key takes all.", highlight=False)
+    out.print(f"Method: {diagram.method}.", highlight=False)
+    if where is not None:
+        out.print(f"Figure: {where}", highlight=False)
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """At most `most` indices, evenly spread, ends included."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})

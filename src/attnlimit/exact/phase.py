@@ -69,6 +69,7 @@ def phase_diagram(
         log n = 2aᵀ∇Λ(2a) − Λ(2a)   is where the central limit theorem ends   (Gaussian: s² = ½ log n),
         log n = aᵀ∇Λ(a) − Λ(a)      is where one key takes all the weight     (Gaussian: s² = 2 log n).
 
+    The lines are asymptotic in log n, and the phases blend: on the second the largest weight is about a half.
     Values are the tokens themselves (a population's values are its own). For laws with a projected form, and populations.
 
     >>> from attnlimit import Gaussian
@@ -80,9 +81,9 @@ def phase_diagram(
         raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
     keys = Empirical(law.tokens, weights=law.weights) if isinstance(law, Empirical) else law
     unit = _unit_scores(keys, direction)
-    a = torch.tensor(sharp).to(unit)[:, None] * unit
-    head = Head(unit[:, None])
-    prepared = prepare(head, law, torch.tensor(sharp).to(unit)[:, None], max(sizes))
+    x = torch.tensor(sharp, dtype=torch.float64).to(unit)[:, None]
+    a = x * unit
+    prepared = prepare(Head(unit[:, None]), law, x, max(sizes))
     square = prepared.moments(torch.tensor([sizes], dtype=torch.float64))[0]
     centred = (law.tilted_mean(a) - law.mean).double().square().sum(-1)
     scale = (centred + law.tilted_value_cov(a).double().diagonal(dim1=-2, dim2=-1).sum(-1)).sqrt()

@@ -111,6 +111,16 @@ def test_very_sharp_softmax_is_hardmax(law: al.Measure, n: int, kappa: float) ->
     assert off[1] < 0.02
 
 
+def test_finite_support_keeps_its_exponential_tail() -> None:
+    """Errors of (1 − p)ⁿ, down to 1e-90: nothing that samples could still be led by is left out."""
+    keys = al.Empirical([[0.0], [1.0], [2.0]], weights=[0.5, 0.4, 0.1])
+    sizes = [10, 100, 1000, 2000]
+    found = hardmax_gap(al.Head([[1.0]]), keys, 400.0, sizes, [[1.0]])
+    expected = hardmax_error(al.Head([[1.0]]), keys, sizes, [[1.0]])
+    assert float(expected.mean_square[0, -1]) < 1e-90
+    torch.testing.assert_close(found.mean_square, expected.mean_square, rtol=1e-6, atol=0)
+
+
 def test_kappa_in_every_form() -> None:
     head, law, x = identity(3), al.Sphere(3), axis(3)
     listed = hardmax_gap(head, law, [2.0, 5.0, 2.0], [10, 100, 1000], x)

@@ -23,6 +23,8 @@ STEP = 0.4
 UNSEEN, CERTAIN, LIGHT = 35.0, 40.0, 50.0
 """Keys so rare that n of them hold one with probability e^{−35} are left out; and so are those lighter by e^{−50}/n
 than a key that n keys have but for a probability of e^{−40}."""
+NEVER = 700.0
+"""With finitely many keys the error falls exponentially in n, so only what underflows is left out."""
 WIDEST = 4000.0
 """Scores that matter may spread this far; beyond, the grids are too long and the largest nearly takes all."""
 
@@ -88,10 +90,10 @@ def _inverse_softplus(value: Tensor) -> Tensor:
 
 
 def _trimmed(atoms: Atoms, n_least: int, n_most: int) -> Atoms:
-    """Without the keys that no more than e^{−40} of the samples of n_least could be led by."""
+    """Without the keys that no more than e^{−700} of the samples of n_least are led by, nor come near those that lead."""
     scores, order = atoms.scores.sort(dim=1, descending=True)
     mass = atoms.log_mass.gather(1, order).exp().cumsum(1)
-    led = (mass < CERTAIN / n_least).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
+    led = (mass < NEVER / n_least).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
     least = scores.gather(1, led) - LIGHT - np.log(n_most)
     _check_width(float((scores[:, :1] - least.maximum(scores[:, -1:])).max()), n_least)
     return atoms._replace(log_mass=atoms.log_mass.masked_fill(atoms.scores < least, -torch.inf))

@@ -71,7 +71,8 @@ class Levels(NamedTuple):
 
         masses = total(mass)
         means = total(mass[:, None] * mean) / masses[:, None]
-        square = (mean - means[level]).square().sum(-1) + spread
+        shared = total(torch.ones_like(mass))[level] > 1  # a key alone is its own mean, without rounding
+        square = (mean - means[level]).square().sum(-1) * shared + spread
         first = torch.cat([scores[:1], scores[1:][new[1:] > 0]])
         return cls(first, masses, means, total(mass * square) / masses)
 

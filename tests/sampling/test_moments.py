@@ -63,12 +63,12 @@ def test_all_queries_give_the_brute_force_value_on_the_same_tokens(name: str, st
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("power", [Power(1), Power(2), Power(3), Power(3, full=False), None])
 def test_on_average_over_the_choice_of_queries_nothing_changes(name: str, power: Power | None) -> None:
-    """One draw of 60 tokens, 2000 choices of 20 queries among them: the average square is that of all queries
+    """One draw of 60 tokens, 2000 choices of 12 queries among them: the average square is that of all queries
     within 5 standard errors (false-alarm rate 6e-7), and without the correction it is not."""
     law, generator = LAWS[name], torch.Generator().manual_seed(5)
     tokens = law.sample(60, generator=generator).tokens
     y, g = HEAD(Empirical(tokens))(tokens), HEAD(law)(tokens)
-    plan = checked_plan(HEAD, law, [60], "mean", 20, "iid", self_attention=True, width=None, positions=None)
+    plan = checked_plan(HEAD, law, [60], "mean", 12, "iid", self_attention=True, width=None, positions=None)
     truth = MomentErrors(plan, power).truth
 
     def square(sample: replicates.Sample) -> float:
@@ -80,8 +80,8 @@ def test_on_average_over_the_choice_of_queries_nothing_changes(name: str, power:
     exact = square(replicates.Sample(y, g, 0.0, g))
     corrected, plain = [], []
     for _ in range(2000):
-        chosen = torch.randperm(60, generator=generator)[:20]
-        sample = replicates.Sample(y[chosen], g[chosen], (1 - 20 / 60) / 20, g)
+        chosen = torch.randperm(60, generator=generator)[:12]
+        sample = replicates.Sample(y[chosen], g[chosen], (1 - 12 / 60) / 12, g)
         corrected.append(square(sample))
         plain.append(square(sample._replace(rest=0.0)))
     for rows, unbiased in ((torch.tensor(corrected), True), (torch.tensor(plain), False)):
@@ -92,17 +92,17 @@ def test_on_average_over_the_choice_of_queries_nothing_changes(name: str, power:
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("statistic", ["mean", "covariance"])
 def test_agrees_with_brute_force_on_independent_draws(name: str, statistic: str) -> None:
-    """Mean square at n = 150 from 30 queries and from all of them, 300 draws each: within 5 standard errors
+    """Mean square at n = 150 from 60 queries and from all of them, 400 draws each: within 5 standard errors
     of the difference (false-alarm rate 6e-7)."""
-    law, head, n = LAWS[name], HEAD.scaled(0.5), [40, 150]
+    law, head, n = LAWS[name], HEAD.scaled(0.3), [40, 150]
     curve = measure_convergence(
-        head, law, n, statistic=statistic, queries=30, self_attention=True, replicates=300, generator=7
+        head, law, n, statistic=statistic, queries=60, self_attention=True, replicates=400, generator=7
     )
     generator = torch.Generator().manual_seed(8)
-    draws = [law.sample(150, generator=generator).tokens for _ in range(300)]
+    draws = [law.sample(150, generator=generator).tokens for _ in range(400)]
     brute = torch.tensor([_brute_force(law, tokens, statistic, head) for tokens in draws])
     ours = curve.squares[:, 1]
-    error = math.sqrt((float(ours.var()) + float(brute.var())) / 300)
+    error = math.sqrt((float(ours.var()) + float(brute.var())) / 400)
     assert abs(float(ours.mean()) - float(brute.mean())) < 5 * error
     assert 5 * error < 0.8 * float(brute.mean())  # a factor of two would be seen
 

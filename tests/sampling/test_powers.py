@@ -32,9 +32,8 @@ def test_powers_totals_and_differences(order: int, full: bool) -> None:
     torch.testing.assert_close(power.total(y, w), w @ fy)
     torch.testing.assert_close(power.inner(y, g), (fy * fg).sum(-1))
     torch.testing.assert_close(power.distance(y, g), (fy - fg).square().sum(-1))
-    average, spread = power.difference(y, g)
-    torch.testing.assert_close(average, (fy - fg).mean(0))
-    assert spread == pytest.approx(float((fy - fg).var(0).sum()), rel=1e-12)
+    torch.testing.assert_close(power.difference(y, g), (fy - fg).mean(0))
+    assert power.spread(y, g) == pytest.approx(float((fy - fg).var(0).sum()), rel=1e-12)
     if full:
         torch.testing.assert_close(power.of(y), fy)
 

@@ -105,10 +105,12 @@ class LimitAverages:
 
 def moment_square(sample: Sample, base: list[Tensor] | None, power: Power) -> Float[Tensor, ""]:
     """Unbiased ‖M_n − M‖² for the moment f = `power`; `base` from LimitAverages."""
-    error, spread = power.difference(sample.outputs.double(), sample.limits.double())
+    y, g = sample.outputs.double(), sample.limits.double()
+    error = power.difference(y, g)
     if base is not None:
         error = error + base[0]
-    return error.square().sum() - sample.rest * spread
+    square = error.square().sum()
+    return square - sample.rest * power.spread(y, g) if sample.rest else square
 
 
 def covariance_square(
@@ -127,12 +129,12 @@ def covariance_square(
     y, g = sample.outputs.double(), sample.limits.double()
     centre = g.mean(0) if truth is None else truth.mean
     y, g = y - centre, g - centre
-    second, e = Power(2), y - g
-    z, (error, _) = e.mean(0), second.difference(y, g)
+    e = y - g
+    z, error = e.mean(0), Power(2).difference(y, g)
     if base is not None:
         z, error = z + base[0], error + base[1]
     error = error - torch.outer(z, z).flatten()
-    if sample.rest:
-        error = error + sample.rest * torch.cov(e.T).flatten()
-    _, spread = second.difference(y - z, g - z)
-    return error.square().sum() - sample.rest * spread
+    if not sample.rest:
+        return error.square().sum()
+    error = error + sample.rest * torch.cov(e.T).flatten()
+    return error.square().sum() - sample.rest * Power(2).spread(y - z, g - z)

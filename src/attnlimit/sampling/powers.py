@@ -43,6 +43,8 @@ class Power:
         lower = Power(self.order - 1)
         size = max(1, _ENTRIES_AT_ONCE // y.shape[1] ** lower.order)
         scaled = y if weights is None else weights[:, None] * y
+        if len(y) <= size:
+            return (lower.of(y).T @ scaled).flatten().double()
         blocks = zip(y.split(size), scaled.split(size), strict=True)
         return torch.stack([(lower.of(rows).T @ right).flatten().double() for rows, right in blocks]).sum(0)
 
@@ -61,14 +63,15 @@ class Power:
         eg = (e * g).sum(-1)
         return 2 * ee * g.square().sum(-1) + 2 * eg.square() + 4 * eg * ee + ee.square()
 
-    def difference(
-        self, y: Float[Tensor, "m d"], g: Float[Tensor, "m d"]
-    ) -> tuple[Float[Tensor, " p"], float]:
-        """Average of f(y_i) − f(g_i), and the trace of its sample covariance (0 for one row)."""
+    def difference(self, y: Float[Tensor, "m d"], g: Float[Tensor, "m d"]) -> Float[Tensor, " p"]:
+        """Average of f(y_i) − f(g_i)."""
+        return (self.total(y) - self.total(g)) / len(y)
+
+    def spread(self, y: Float[Tensor, "m d"], g: Float[Tensor, "m d"]) -> float:
+        """Trace of the sample covariance of f(y_i) − f(g_i), 0 for one row."""
         m = len(y)
-        average = (self.total(y) - self.total(g)) / m
-        spread = (self.distance(y, g).sum() - m * average.square().sum()) / max(1, m - 1)
-        return average, max(0.0, float(spread))
+        total = self.distance(y, g).sum() - m * self.difference(y, g).square().sum()
+        return max(0.0, float(total)) / max(1, m - 1)
 
 
 def gaussian_moment(

@@ -9,17 +9,29 @@ from attnlimit.numerics import binning
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_sums_by_bin(dtype, compiled, monkeypatch, generator):
-    if compiled:
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("skip", [True, False])
+def test_sums_by_bin(dtype, fast, skip, monkeypatch, generator):
+    if fast:
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(binning, "_compiled", lambda: None)
-    bins = torch.randint(-1, 7, (3, 50), generator=generator, dtype=torch.int32)
-    weights = torch.rand(3, 50, generator=generator, dtype=dtype)
+        monkeypatch.setattr(binning, "has_numba", lambda: False)
+    scores = 3 * torch.randn(3, 50, generator=generator, dtype=dtype)
     values = torch.randn(50, 4, generator=generator, dtype=dtype)
-    one_hot = (bins[..., None] == torch.arange(7)).to(dtype)
-    expected = torch.einsum("mnb,mn,np->mbp", one_hot, weights, values)
-    assert torch.allclose(
-        binning.bin_sums(bins, weights, values, 7), expected, atol=1e-5 if dtype == torch.float32 else 1e-12
-    )
+    distance = torch.rand(3, 50, generator=generator, dtype=dtype)
+    mass = torch.rand(50, generator=generator, dtype=dtype)
+    skipped = torch.rand(3, 50, generator=generator) < 0.3 if skip else None
+    low, high = scores.amin(1), scores.amax(1)
+    width = (high - low) / 7
+    sums = binning.bin_by_score(scores, low, width, 7, values, distance, mass, skipped)
+
+    place = ((scores - low[:, None]) / width[:, None]).long().clamp_max(6)
+    w = torch.exp(scores - (low[:, None] + (place + 0.5) * width[:, None]))
+    chosen = mass * (place[..., None] == torch.arange(7)).mT.to(dtype)
+    if skip:
+        chosen = chosen * ~skipped[:, None, :]
+    close = {"atol": 1e-4 if dtype == torch.float32 else 1e-12}
+    assert torch.allclose(sums.mass, chosen.sum(-1), **close)
+    assert torch.allclose(sums.weight, (chosen * w[:, None, :]).sum(-1), **close)
+    assert torch.allclose(sums.square, (chosen * (w.square() * distance)[:, None, :]).sum(-1), **close)
+    assert torch.allclose(sums.value, (chosen * w[:, None, :]) @ values, **close)

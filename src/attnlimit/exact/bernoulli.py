@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.exact.atoms import Atoms, KeptSet
-from attnlimit.exact.laplace import ENTRIES_AT_ONCE, HEAVY, STEP, tau_grid
+from attnlimit.exact.laplace import ENTRIES_AT_ONCE, HEAVY, SLOW_START, STEP, tau_grid
 
 
 def bernoulli_moments(
@@ -24,7 +24,7 @@ def bernoulli_moments(
     and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt. A draw without any key has no output: it counts as
     zero error, with probability (1 − p)^count.
     """
-    tau = tau_grid(atoms, int(count.max()), kept, margin=20.0)
+    tau = tau_grid(atoms, int(count.max()), kept, SLOW_START)
     error = atoms.mean - atoms.limit[:, None, :]
     square = error.square().sum(-1) + atoms.spread
     number = atoms.log_mass.exp() * count

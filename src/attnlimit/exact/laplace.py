@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.exact.atoms import Atoms, KeptSet
+from attnlimit.numerics.compiled import has_numba, run_compiled
 
 STEP = 0.4
 """Step in τ for scores that are smooth on the scale 1: the rule is then good to 1e-8."""
+FAST_START, SLOW_START = 12.0, 20.0
+"""The integrand starts like t², or like t where the mean error does not vanish at t = 0: how much earlier to begin."""
 HEAVY = 6.5
 """log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
@@ -66,51 +70,91 @@ class Transforms:
         return self.step * (damp * square).sum(1), self.step * bias
 
 
-def transforms(atoms: Atoms, kept: KeptSet | None, n_max: int) -> Transforms:
+def transforms(atoms: Atoms, kept: KeptSet | None, n_max: int, margin: float = FAST_START) -> Transforms:
     """The inner expectations of all queries, for every n from 1 to n_max."""
-    tau = tau_grid(atoms, n_max, kept)
-    error = atoms.mean - atoms.limit[:, None, :]
-    square = error.square().sum(-1) + atoms.spread
-    m, count, j = *tau.shape, atoms.scores.shape[1]
-    rows = max(1, ENTRIES_AT_ONCE // (count * j))
-    blocks = [
-        _block(
-            tau[i : i + rows],
-            atoms.scores[i : i + rows],
-            atoms.log_mass[i : i + rows],
-            error[i : i + rows],
-            square[i : i + rows],
-        )
-        for i in range(0, m, rows)
-    ]
-    log_phi, first, second = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    tau = tau_grid(atoms, n_max, kept, margin)
+    sums = _compiled_sums if has_numba() and tau.device.type == "cpu" else _plain_sums
+    log_phi, first, second = sums(tau, atoms.scores, atoms.log_mass.exp(), *_errors(atoms))
     return Transforms(tau, STEP * atoms.smooth, log_phi, first, second, kept)
 
 
-def _block(
-    tau: Tensor, scores: Tensor, log_mass: Tensor, error: Tensor, square: Tensor
+def _errors(atoms: Atoms) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean values, Γ, and the mean square distance of the values from Γ, (m, j). Tokens share their values."""
+    mean, limit = atoms.mean, atoms.limit
+    if len(mean) == len(limit):
+        return mean, limit, (mean - limit[:, None, :]).square().sum(-1) + atoms.spread
+    apart = mean.square().sum(-1) - 2 * limit @ mean[0].T + limit.square().sum(-1, keepdim=True)
+    return mean, limit, apart.clamp_min(0) + atoms.spread
+
+
+def _compiled_sums(
+    tau: Tensor, scores: Tensor, mass: Tensor, mean: Tensor, limit: Tensor, square: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    y = (tau[:, :, None] + scores[:, None, :]).clamp_max(HEAVY).exp_()  # t w
-    mass = log_mass.exp()
-    shrink = torch.expm1(-y)
-    log_phi = torch.log1p((shrink @ mass[..., None])[..., 0].clamp_min(-1.0)).clamp_min(-1e4)
-    y_exp = (shrink + 1.0).mul_(y)
-    first = y_exp @ (mass[..., None] * error)
-    second = (y_exp.mul_(y) @ (mass * square)[..., None])[..., 0]
+    sums = torch.zeros(*tau.shape, mean.shape[-1] + 3, dtype=torch.float64)
+    inputs = (part.contiguous() for part in (tau, scores, mass, mean, square))
+    run_compiled(_accumulate, len(tau), *inputs, sums)
+    return _log_phi(sums[..., 0]), sums[..., 3:] - sums[..., 1:2] * limit[:, None, :], sums[..., 2]
+
+
+def _accumulate(
+    start: int, stop: int, tau: Any, scores: Any, mass: Any, mean: Any, square: Any, out: Any
+) -> None:
+    step, p = min(1, mean.shape[0] - 1), mean.shape[2]  # step 0: all queries share the values
+    for i in range(start, stop):
+        for t in range(tau.shape[1]):
+            for j in range(scores.shape[1]):
+                log_y = tau[i, t] + scores[i, j]
+                if log_y > 3.7:  # e^{−y} < 3e-18
+                    out[i, t, 0] -= mass[i, j]
+                    continue
+                y = math.exp(log_y)
+                if y < 1e-3:  # the series is exact to rounding, and cheaper
+                    shrink = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
+                else:
+                    shrink = math.exp(-y) - 1.0
+                w = mass[i, j] * y * (shrink + 1.0)
+                out[i, t, 0] += mass[i, j] * shrink
+                out[i, t, 1] += w
+                out[i, t, 2] += w * y * square[i, j]
+                for c in range(p):
+                    out[i, t, 3 + c] += w * mean[i * step, j, c]
+
+
+def _plain_sums(
+    tau: Tensor, scores: Tensor, mass: Tensor, mean: Tensor, limit: Tensor, square: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in torch, some queries at a time."""
+    rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * scores.shape[1]))
+    parts = []
+    for i in range(0, len(tau), rows):
+        block = slice(i, i + rows)
+        y = (tau[block, :, None] + scores[block, None, :]).clamp_max(HEAVY).exp_()
+        shrink = torch.expm1(-y)
+        phi = (shrink @ mass[block, :, None])[..., 0]
+        w = (shrink + 1.0).mul_(y).mul_(mass[block, None, :])
+        first = (
+            w @ (mean if len(mean) == 1 else mean[block]) - w.sum(-1, keepdim=True) * limit[block, None, :]
+        )
+        second = (w.mul_(y) @ square[block, :, None])[..., 0]
+        parts.append((_log_phi(phi), first, second))
+    log_phi, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
     return log_phi, first, second
 
 
-def tau_grid(atoms: Atoms, n_max: int, kept: KeptSet | None, margin: float = 12.0) -> Float[Tensor, "m t"]:
+def _log_phi(shrink: Tensor) -> Tensor:
+    return torch.log1p(shrink.clamp_min(-1.0)).clamp_min(-1e4)
+
+
+def tau_grid(atoms: Atoms, n_max: int, kept: KeptSet | None, margin: float) -> Float[Tensor, "m t"]:
     """τ from where n_max keys together, or the heaviest one that they are likely to have, still weigh nothing,
-    t n E w ≪ 1 and t w ≪ 1, to where the lightest alone is too heavy, t w_min ≫ 1. The integrand starts like t²,
-    but like t where the mean error does not vanish at t = 0."""
+    t n E w ≪ 1 and t w ≪ 1, to where the lightest alone is too heavy, t w_min ≫ 1."""
     present = atoms.log_mass > -torch.inf
     likely = atoms.log_mass > -math.log(n_max) - 22.0  # n_max times its mass above 3e-10
     heaviest = atoms.scores.masked_fill(~likely, -torch.inf).amax(1)
     total = torch.logsumexp(atoms.scores + atoms.log_mass, 1) + math.log(n_max)
     lightest = atoms.scores.masked_fill(~present, torch.inf).amin(1)
     if kept is not None:
-        total, margin = torch.logaddexp(total, kept.log_weight), 20.0
+        total, margin = torch.logaddexp(total, kept.log_weight), SLOW_START
     low, high = -torch.maximum(total + margin, heaviest + 10.0), -lightest + 4.0
     step = STEP * atoms.smooth
     count = int(((high - low).max() / step).ceil()) + 1

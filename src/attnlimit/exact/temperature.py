@@ -15,7 +15,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
-from attnlimit.exact.laplace import transforms
+from attnlimit.exact.laplace import SLOW_START, transforms
 from attnlimit.exact.near_top import TooSharp, top_atoms
 from attnlimit.measures import Measure
 from attnlimit.numerics.inputs import Array, as_count, as_float, as_positive
@@ -26,8 +26,6 @@ PATIENCE = 2
 
 TIE = 1e-6
 """Relative difference in mean square error below which hardmax is said to be as good."""
-EARLIER = 2**12
-"""Around V y* the integrand of the bias starts like t, not t²: the quadrature begins that much earlier."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def _gap(head: Head, law: Measure, kappa: float, sizes: list[int], x: Tensor) ->
     squares, biases = [], []
     for one in x.split(1):  # queries differ in how far their scores spread, and so in their grids
         atoms = top_atoms(sharp, law, sharp.score_vector(one), min(sizes), max(sizes))
-        square, bias = transforms(atoms, None, EARLIER * max(sizes)).moments(n)
+        square, bias = transforms(atoms, None, max(sizes), margin=SLOW_START).moments(n)
         squares.append(square)
         biases.append(bias.square().sum(-1))
     return torch.cat(squares), torch.cat(biases)

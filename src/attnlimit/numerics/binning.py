@@ -1,56 +1,98 @@
-"""Weighted sums of vectors by bin: one compiled pass where numba is installed, scipy otherwise."""
+"""Keys binned by score, for each query: the sums that the finite-n error needs."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from scipy.sparse import csr_array
 from torch import Tensor
 
-
-def bin_sums(
-    bins: Int[Tensor, "m n"], weights: Float[Tensor, "m n"], values: Float[Tensor, "n p"], count: int
-) -> Float[Tensor, "m count p"]:
-    """S[i, b] = Σ_{j: bins[i, j] = b} weights[i, j] values[j]; entries with a negative bin are left out."""
-    kernel = _compiled()
-    if kernel is None:
-        return _bin_sums_sparse(bins, weights, values, count)
-    out = np.zeros((bins.shape[0], count, values.shape[1]), values.cpu().numpy().dtype)
-    kernel(*(t.cpu().contiguous().numpy() for t in (bins, weights, values)), out)
-    return torch.from_numpy(out).to(values.device)
+from attnlimit.numerics.compiled import has_numba, run_compiled
 
 
-def _bin_sums_sparse(bins: Tensor, weights: Tensor, values: Tensor, count: int) -> Tensor:
-    """A matrix with one entry in each row, times the values: scipy's compiled loop, on one core."""
-    rows, sums = np.arange(bins.shape[1] + 1), []
-    table = values.cpu().numpy()
-    for where, weight in zip(bins.cpu(), weights.cpu(), strict=True):
-        entries = (weight.masked_fill(where < 0, 0).numpy(), where.clamp_min(0).numpy(), rows)
-        sums.append(torch.from_numpy(csr_array(entries, (len(where), count)).T @ table))
-    return torch.stack(sums).to(values.device)
+class BinSums(NamedTuple):
+    """For each query and bin of centre c, over the keys with score z in it and w = e^{z − c}."""
+
+    mass: Float[Tensor, "m b"]
+    """Σ mass."""
+    weight: Float[Tensor, "m b"]
+    """Σ mass·w."""
+    square: Float[Tensor, "m b"]
+    """Σ mass·w² distance²."""
+    value: Float[Tensor, "m b p"]
+    """Σ mass·w value."""
 
 
-@cache
-def _compiled() -> Callable[..., Any] | None:
-    try:
-        import numba
-    except ImportError:
-        return None
+def bin_by_score(
+    scores: Float[Tensor, "m n"],
+    low: Float[Tensor, " m"],
+    width: Float[Tensor, " m"],
+    bins: int,
+    values: Float[Tensor, "n p"],
+    distance: Float[Tensor, "m n"],
+    mass: Float[Tensor, " n"],
+    skipped: Bool[Tensor, "m n"] | None = None,
+) -> BinSums:
+    """Bin k of a query holds the scores from low + k·width on; `skipped` keys are left out."""
+    if not has_numba() or scores.device.type != "cpu":
+        sums = _sparse(scores, low, width, bins, values, distance, mass, skipped)
+    else:
+        sums = values.new_zeros(scores.shape[0], bins, values.shape[1] + 3)
+        skip = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
+        run_compiled(
+            _accumulate, len(scores), scores, low, width, values.contiguous(), distance, mass, skip, sums
+        )
+    return BinSums(sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3:])
 
-    def kernel(bins, weights, values, out):  # type: ignore[no-untyped-def]
-        for i in numba.prange(bins.shape[0]):
-            for j in range(bins.shape[1]):
-                b = bins[i, j]
-                if b >= 0:
-                    w = weights[i, j]
-                    for k in range(values.shape[1]):
-                        out[i, b, k] += w * values[j, k]
 
-    plain = inspect.unwrap(kernel)  # run-time type checks, where a test run adds them, do not compile
-    return numba.njit(parallel=True, fastmath={"contract"})(plain)
+def _accumulate(
+    start: int,
+    stop: int,
+    scores: Any,
+    low: Any,
+    width: Any,
+    values: Any,
+    distance: Any,
+    mass: Any,
+    skipped: Any,
+    out: Any,
+) -> None:
+    bins, p, some = out.shape[1], values.shape[1], skipped.shape[0] > 1
+    for i in range(start, stop):
+        for j in range(scores.shape[1]):
+            if some and skipped[i, j]:
+                continue
+            k = min(bins - 1, int((scores[i, j] - low[i]) / width[i]))
+            w = math.exp(scores[i, j] - (low[i] + (k + 0.5) * width[i]))
+            mw = mass[j] * w
+            out[i, k, 0] += mass[j]
+            out[i, k, 1] += mw
+            out[i, k, 2] += mw * w * distance[i, j]
+            for c in range(p):
+                out[i, k, 3 + c] += mw * values[j, c]
+
+
+def _sparse(
+    scores: Tensor,
+    low: Tensor,
+    width: Tensor,
+    bins: int,
+    values: Tensor,
+    distance: Tensor,
+    mass: Tensor,
+    skipped: Tensor | None,
+) -> Tensor:
+    """The same without numba: a matrix with one entry in each row, times the values, a query at a time."""
+    rows, one = torch.arange(scores.shape[1] + 1).numpy(), torch.ones_like(values[:, :1])
+    sums = []
+    for i in range(scores.shape[0]):
+        place = ((scores[i] - low[i]) / width[i]).long().clamp_max(bins - 1)
+        w = torch.exp(scores[i] - (low[i] + (place + 0.5) * width[i]))
+        weight = mass if skipped is None else mass.masked_fill(skipped[i], 0.0)
+        table = torch.cat([one, w[:, None], (w.square() * distance[i])[:, None], w[:, None] * values], 1)
+        matrix = csr_array((weight.cpu().numpy(), place.cpu().numpy(), rows), (len(place), bins))
+        sums.append(torch.from_numpy(matrix.T @ table.cpu().numpy()))
+    return torch.stack(sums).to(scores.device)

@@ -1,0 +1,45 @@
+"""Loops that torch cannot fuse, compiled where numba is installed (the extra `fast`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+def has_numba() -> bool:
+    """Whether compiled loops are available."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor) -> None:
+    """loop(start, stop, *arrays) over the rows 0 … count − 1, compiled, shared out over torch's number of threads.
+
+    Plain threads, and not numba's own: a second pool of spinning workers would slow torch's down.
+    """
+    compiled = _compile(loop)
+    arrays = [tensor.detach().numpy() for tensor in tensors]
+    workers = max(1, min(count, torch.get_num_threads()))
+    edges = [count * k // workers for k in range(workers + 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        jobs = [pool.submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(workers)]
+        for job in jobs:
+            job.result()
+
+
+@cache
+def _compile(loop: Callable[..., None]) -> Callable[..., None]:
+    import numba
+
+    plain = inspect.unwrap(loop)  # run-time type checks, where a test run adds them, do not compile
+    return numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")(
+        plain
+    )

@@ -28,17 +28,19 @@ def main() -> int:
     console = Console()
     table = Table("benchmark", "figure", "value", "target", "met", box=None, header_style="bold")
     results: dict[str, Any] = {}
+    out = options.out or (None if options.quick else HERE)
     for name in options.names or NAMES:
         with console.status(f"{name} …"):
             results[name] = _run(name, options.quick)
+        if out is not None:
+            _write(out / "results.json", results)  # at once: a later benchmark may fail
         for figure in results[name]["figures"]:
             met = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[figure.get("met")]
             value = f"{figure['value']:.3g} {figure['unit']}"
             table.add_row(name, figure["name"], value, figure.get("target", ""), met)
     console.print(table)
-    out = options.out or (None if options.quick else HERE)
     if out is not None:
-        console.print(f"All figures are in {_write(out, results)}")
+        console.print(f"All figures are in {os.path.relpath(out / 'results.json')}")
     met = [figure["met"] for result in results.values() for figure in result["figures"] if "met" in figure]
     console.print(f"{sum(met)} of {len(met)} targets met" + (" (quick run: smaller sizes)" * options.quick))
     return 0 if options.quick or all(met) else 1
@@ -85,15 +87,13 @@ def _run(name: str, quick: bool) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, results: dict[str, Any]) -> Path:
-    """results.json, where benchmarks that were not run this time keep their entries."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "results.json"
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """Benchmarks that were not run this time keep their entries."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(path.read_text()) if path.exists() else {}
     kept = {name: before[name] for name in NAMES if name in before}
     merged = dict(sorted((kept | results).items()))
     path.write_text(json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
-    return path
 
 
 if __name__ == "__main__":

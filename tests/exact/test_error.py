@@ -15,6 +15,7 @@ from scipy import integrate
 import attnlimit as al
 from attnlimit import Kept, exact_error
 from attnlimit.errors import InputError, NotKnown
+from attnlimit.exact.prepare import prepare_scores
 
 F64 = {"dtype": torch.float64}
 SIZES = [1, 2, 10, 100, 10**3, 10**4, 10**6, 10**9]
@@ -287,6 +288,34 @@ def test_kept_sets_with_bins():
             head, pop, [8, 64, 512], pop.tokens[[100, 2000]], scheme=scheme, binned=False, **options
         )
         assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 2e-3
+
+
+def test_hidden_keys_and_a_sink_from_scores():
+    """Hidden keys are as good as absent, a sink is a kept key of value zero."""
+    g = torch.Generator().manual_seed(4)
+    scores, values = 2 * torch.randn(1, 12, generator=g, **F64), torch.randn(12, 2, generator=g, **F64) + 1
+    hidden = torch.zeros(1, 12, dtype=torch.bool)
+    hidden[0, 7:] = True
+    n = torch.tensor([[1.0, 5.0, 40.0]], **F64)
+    for binned in (True, False):
+        for scheme in ("iid", "bernoulli"):
+            sizes = n[:, :2] if scheme == "bernoulli" else n
+            options = {"scheme": scheme, "binned": binned}
+            with_hidden = prepare_scores(scores, values, 7, hidden=hidden, **options).moments(sizes)
+            without = prepare_scores(scores[:, :7], values[:7], 7, **options).moments(sizes)
+            assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(with_hidden, without, strict=True))
+            sink = prepare_scores(scores, values, 7, sink=torch.tensor([1.5], **F64), **options).moments(
+                sizes
+            )
+            longer = (
+                torch.cat([scores, torch.tensor([[1.5]], **F64)], 1),
+                torch.cat([values, torch.zeros(1, 2, **F64)]),
+            )
+            kept = torch.zeros(1, 13, dtype=torch.bool)
+            kept[0, -1] = True
+            explicit = prepare_scores(*longer, 7, kept=kept, **{**options, "binned": False}).moments(sizes)
+            rtol = 5e-2 if binned else 1e-9
+            assert all(torch.allclose(a, b, rtol=rtol) for a, b in zip(sink, explicit, strict=True))
 
 
 def test_several_heads_are_stacked():

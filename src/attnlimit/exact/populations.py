@@ -6,60 +6,83 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.attention.head import Head
 from attnlimit.exact.atoms import Atoms, KeptSet
-from attnlimit.measures import Empirical
 from attnlimit.numerics.binning import BinSums, bin_by_score
-from attnlimit.numerics.softmax import attend
 
 WIDTH = 0.06
 """Score width of a bin: weights within it agree to 3 %, and the error is of second order in that."""
 MOST_BINS = 4096
 
 
-def population(
-    law: Empirical,
-    q: Float[Tensor, "m r"],
-    head: Head,
-    kept: Bool[Tensor, "m n"] | None = None,
+def score_atoms(
+    scores: Float[Tensor, "m n"],
+    values: Float[Tensor, "n p"],
+    mass: Float[Tensor, " n"],
     *,
+    kept: Bool[Tensor, "m n"] | None = None,
+    hidden: Bool[Tensor, "m n"] | None = None,
+    sink: Float[Tensor, " m"] | None = None,
     binned: bool = True,
     coarser: int = 1,
 ) -> tuple[Atoms, KeptSet | None]:
-    """Atoms of the keys that are sampled, and the set of those always kept. `coarser` widens the bins."""
-    keys, values = head.keys(law.tokens), head.read_linear(law.values)
-    values = values - values.mean(0)  # errors are differences: centring only saves digits
-    limit = attend(q, keys, values, law.log_weights).mean
-    scores = q @ keys.T
-    mass = law.probabilities
-    kept_set = None if kept is None else _kept_set(scores, values, limit, kept)
+    """Atoms of the keys that a query samples, and the set of those it always keeps.
+
+    `hidden` keys are not there at all; `sink` is the score of a key without value. `coarser` widens the bins.
+    """
+    centre = values.mean(0)
+    values = values - centre  # errors are differences: centring only saves digits
+    seen = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+    limit = _limit(seen, values, -centre, mass, sink)
+    kept_set = None
+    if kept is not None or sink is not None:
+        kept_set = _kept_set(seen, values, -centre, limit, kept, sink)
+    skipped = kept if hidden is None else hidden if kept is None else hidden | kept
     if binned:
-        return _bins(scores, values, limit, mass, kept, coarser), kept_set
+        return _bins(seen, values, limit, mass, skipped, coarser), kept_set
     log_mass = mass.log().expand_as(scores)
-    log_mass = (log_mass if kept is None else log_mass.masked_fill(kept, -torch.inf)).log_softmax(1)
-    return Atoms(scores, log_mass, values[None], values.new_zeros(1, len(law)), limit).double(), kept_set
+    if skipped is not None:
+        log_mass = log_mass.masked_fill(skipped, -torch.inf)
+    flat = scores if hidden is None else scores.masked_fill(hidden, 0.0)
+    atoms = Atoms(flat, log_mass.log_softmax(1), values[None], values.new_zeros(1, len(values)), limit)
+    return atoms.double(), kept_set
 
 
-def _kept_set(scores: Tensor, values: Tensor, limit: Tensor, kept: Tensor) -> KeptSet:
-    inside = scores.double().masked_fill(~kept, -torch.inf)
+def _limit(seen: Tensor, values: Tensor, nothing: Tensor, mass: Tensor, sink: Tensor | None) -> Tensor:
+    """Γ: softmax over all that is seen, the sink's value being `nothing`."""
+    scores = seen + mass.log()
+    if sink is None:
+        return scores.softmax(1) @ values
+    p = torch.cat([scores, sink[:, None] + mass.mean().log()], 1).softmax(1)
+    return p[:, :-1] @ values + p[:, -1:] * nothing
+
+
+def _kept_set(
+    seen: Tensor, values: Tensor, nothing: Tensor, limit: Tensor, kept: Tensor | None, sink: Tensor | None
+) -> KeptSet:
+    inside = torch.full_like(seen, -torch.inf) if kept is None else seen.masked_fill(~kept, -torch.inf)
+    if sink is not None:
+        inside = torch.cat([inside, sink[:, None]], 1)
+        values = torch.cat([values, nothing[None]])
+    inside = inside.double()
     log_weight = torch.logsumexp(inside, 1)
-    share = torch.exp(inside - log_weight.clamp_min(-1e300)[:, None])
-    empty = ~kept.any(1)
+    empty = log_weight == -torch.inf
+    share = torch.exp(inside - log_weight.masked_fill(empty, 0.0)[:, None])
     return KeptSet(log_weight, (share @ values.double() - limit.double()).masked_fill(empty[:, None], 0.0))
 
 
 def _bins(
-    scores: Tensor, values: Tensor, limit: Tensor, mass: Tensor, kept: Tensor | None, coarser: int
+    scores: Tensor, values: Tensor, limit: Tensor, mass: Tensor, skipped: Tensor | None, coarser: int
 ) -> Atoms:
     """Bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
     taken at the bin's mean weight."""
-    low, high = torch.aminmax(scores, dim=1)
+    high = scores.amax(1)
+    low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(1)
     count = int(((high - low).max() / (WIDTH * coarser)).ceil().clamp(8, MOST_BINS // coarser))
     width = ((high - low) / count).clamp_min(1e-6)
     distance = torch.addmm(values.square().sum(-1), limit, values.T, alpha=-2)
     distance.add_(limit.square().sum(-1, keepdim=True)).clamp_min_(0)
     sums = BinSums(
-        *(part.double() for part in bin_by_score(scores, low, width, count, values, distance, mass, kept))
+        *(part.double() for part in bin_by_score(scores, low, width, count, values, distance, mass, skipped))
     )
     low, width, limit = low.double(), width.double(), limit.double()
     centres = low[:, None] + (torch.arange(count, device=low.device) + 0.5) * width[:, None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -17,7 +17,7 @@ from attnlimit.exact.bernoulli import bernoulli_moments
 from attnlimit.exact.kept import Kept
 from attnlimit.exact.laplace import transforms
 from attnlimit.exact.laws import project
-from attnlimit.exact.populations import population
+from attnlimit.exact.populations import score_atoms
 from attnlimit.measures import Empirical, Measure
 
 Scheme: TypeAlias = str
@@ -115,19 +115,53 @@ def _subsampled(
     importance: bool,
     binned: bool,
 ) -> Prepared:
-    q = head.query(x)
-    mask = None if kept is None else _kept_mask(head, tokens, q, kept, positions)
-    rest = torch.full((len(x), 1), float(len(tokens)), dtype=torch.float64, device=x.device)
-    if mask is not None:
-        rest = (~mask).sum(1, keepdim=True).double()
+    scores = head.query(x) @ head.keys(tokens.tokens).T
+    mask = None if kept is None else _kept_mask(tokens, scores, kept, positions)
+    values, mass = head.read_linear(tokens.values), tokens.probabilities
+    return prepare_scores(
+        scores, values, n_max, mass=mass, kept=mask, scheme=scheme, importance=importance, binned=binned
+    )
+
+
+def prepare_scores(
+    scores: Float[Tensor, "m n"],
+    values: Float[Tensor, "n p"],
+    n_max: int,
+    *,
+    mass: Float[Tensor, " n"] | None = None,
+    kept: Bool[Tensor, "m n"] | None = None,
+    hidden: Bool[Tensor, "m n"] | None = None,
+    sink: Float[Tensor, " m"] | None = None,
+    scheme: Scheme = "iid",
+    importance: bool = False,
+    binned: bool = True,
+) -> Prepared:
+    """The same from the scores themselves, whatever made them: `hidden` keys are not seen by their query, `sink` is the
+    score of a key without value, always kept."""
+    m, keys = scores.shape
+    mass = scores.new_full((keys,), 1 / keys) if mass is None else mass
+    none = torch.zeros(1, 1, dtype=torch.bool, device=scores.device)
+    skipped = (none if kept is None else kept) | (none if hidden is None else hidden)
+    rest = (~skipped).expand(m, keys).sum(1, keepdim=True).double()
+    if not bool((rest > 0).all()):
+        raise InputError("Some query keeps every key that it sees: nothing is left to sample.")
     if scheme == "bernoulli" and n_max > float(rest.min()):
         raise InputError(
             f"Bernoulli sampling of n = {n_max} keys needs at least as many, got {int(rest.min())}."
         )
 
     def ready(rows: slice, coarser: int = 1) -> Moments:
-        here = None if mask is None else mask[rows]
-        atoms, own = population(tokens, q[rows], head, here, binned=binned, coarser=coarser)
+        here = [None if part is None else part[rows] for part in (kept, hidden, sink)]
+        atoms, own = score_atoms(
+            scores[rows],
+            values,
+            mass,
+            kept=here[0],
+            hidden=here[1],
+            sink=here[2],
+            binned=binned,
+            coarser=coarser,
+        )
         shared = None if scheme == "bernoulli" else transforms(atoms, own, n_max)
 
         def moments(n: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,17 +174,16 @@ def _subsampled(
         return moments
 
     how = {"iid": "with replacement", "bernoulli": "Bernoulli"}[scheme]
-    method = f"exact (Laplace quadrature), {len(tokens)} keys subsampled {how}{', binned by score' if binned else ''}"
+    method = (
+        f"exact (Laplace quadrature), {keys} keys subsampled {how}{', binned by score' if binned else ''}"
+    )
     if not binned:
         return Prepared(ready(slice(None)), method)
-    few = min(CHECKED_QUERIES, len(x))
+    few = min(CHECKED_QUERIES, m)
     return Prepared(ready(slice(None)), method, lambda n: ready(slice(few), coarser=2)(n)[0], few)
 
 
-def _kept_mask(head: Head, tokens: Empirical, q: Tensor, kept: Kept, positions: Tensor | None) -> Tensor:
+def _kept_mask(tokens: Empirical, scores: Tensor, kept: Kept, positions: Tensor | None) -> Tensor:
     if tokens.weights is not None:
         raise InputError("Kept sets are for equally weighted tokens.")
-    mask = kept.mask(q @ head.keys(tokens.tokens).T, positions)
-    if bool(mask.all(1).any()):
-        raise InputError(f"{kept} keeps every key of some query: nothing is left to sample.")
-    return mask
+    return kept.mask(scores, positions)

@@ -60,12 +60,12 @@ def _accumulate(
     skipped: Any,
     out: Any,
 ) -> None:
-    bins, p, some = out.shape[1], values.shape[1], skipped.shape[0] > 1
+    bins, p, some = out.shape[1], values.shape[1], skipped.size == scores.size
     for i in range(start, stop):
         for j in range(scores.shape[1]):
             if some and skipped[i, j]:
                 continue
-            k = min(bins - 1, int((scores[i, j] - low[i]) / width[i]))
+            k = max(0, min(bins - 1, int((scores[i, j] - low[i]) / width[i])))
             w = math.exp(scores[i, j] - (low[i] + (k + 0.5) * width[i]))
             mw = mass[j] * w
             out[i, k, 0] += mass[j]

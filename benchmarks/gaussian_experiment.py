@@ -111,13 +111,24 @@ class Ours:
     def rows(self) -> Tensor:
         return torch.cat(self.squares)
 
+    def relative(self) -> Tensor:
+        """Squares over their mean, whose spread halved is that of log rms."""
+        return self.rows() / self.rows().mean(0)
+
+    def contrast(self) -> Tensor:
+        """Of the weighted fit that `Convergence.fit` makes."""
+        return _contrast(self.sizes, 1 / self.relative().var(0))
+
     def slope(self) -> float:
-        return float(_contrast(self.sizes) @ self.rows().mean(0).log() / 2)
+        return float(self.contrast() @ self.rows().mean(0).log() / 2)
 
     def variance(self) -> float:
         """Variance of the slope of log rms, times the number of replicates; sizes of a row are correlated."""
-        rows = self.rows()
-        return float((rows / rows.mean(0) @ _contrast(self.sizes) / 2).var())
+        return float((self.relative() @ self.contrast() / 2).var())
+
+    def variance_if_independent(self) -> float:
+        """The same if every size had tokens of its own."""
+        return float((self.contrast().square() * self.relative().var(0)).sum() / 4)
 
 
 @dataclass
@@ -155,11 +166,13 @@ def _dense(x: Tensor, head: Head) -> Tensor:
     return torch.cat([torch.softmax(block @ x.T, -1) @ values for block in blocks])
 
 
-def _contrast(sizes: list[int]) -> Tensor:
-    """Coefficients of the least-squares slope in log n."""
+def _contrast(sizes: list[int], weights: Tensor | None = None) -> Tensor:
+    """Coefficients of the (weighted) least-squares slope in log n."""
     x = torch.tensor(sizes, dtype=torch.float64).log()
-    x = x - x.mean()
-    return x / x.square().sum()
+    share = torch.ones_like(x) if weights is None else weights
+    share = share / share.sum()
+    x = x - share @ x
+    return share * x / (share @ x.square())
 
 
 def _loop_variance(loop: Loop, ours: Ours, quick: bool) -> tuple[float, str]:
@@ -167,10 +180,8 @@ def _loop_variance(loop: Loop, ours: Ours, quick: bool) -> tuple[float, str]:
     the smaller of the two, so that the ratio is not flattered."""
     near = Ours(ours.sizes, ours.head, ours.statistic, 512 if quick else 2048, 8 if quick else 20)
     near()
-    rows = near.rows()
-    each = _contrast(ours.sizes).square() * (rows / rows.mean(0)).var(0) / 4
-    value, how = float(each.sum()), f"from {near.m} queries, sizes as independent"
-    if ours.head is not loop.head and not torch.equal(ours.head.A, loop.head.A):
+    value, how = near.variance_if_independent(), f"from {near.m} queries, sizes as independent"
+    if not torch.equal(ours.head.A, loop.head.A):
         return value, how
     direct = loop.variance(STATISTICS.index(ours.statistic))
     return (direct, f"from {len(loop.errors)} of its replicates") if direct < value else (value, how)

@@ -18,12 +18,13 @@ def test_sums_by_bin(dtype, fast, skip, monkeypatch, generator):
         monkeypatch.setattr(binning, "has_numba", lambda: False)
     scores = 3 * torch.randn(3, 50, generator=generator, dtype=dtype)
     values = torch.randn(50, 4, generator=generator, dtype=dtype)
-    distance = torch.rand(3, 50, generator=generator, dtype=dtype)
+    limit = torch.randn(3, 4, generator=generator, dtype=dtype)
+    distance = (values - limit[:, None, :]).square().sum(-1)
     mass = torch.rand(50, generator=generator, dtype=dtype)
     skipped = torch.rand(3, 50, generator=generator) < 0.3 if skip else None
     low, high = scores.amin(1), scores.amax(1)
     width = (high - low) / 7
-    sums = binning.bin_by_score(scores, low, width, 7, values, distance, mass, skipped)
+    sums = binning.bin_by_score(scores, low, width, 7, values, limit, mass, skipped)
 
     place = ((scores - low[:, None]) / width[:, None]).long().clamp_max(6)
     w = torch.exp(scores - (low[:, None] + (place + 0.5) * width[:, None]))

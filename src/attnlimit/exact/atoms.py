@@ -24,6 +24,10 @@ class Atoms(NamedTuple):
     smooth: float = 1.0
     """Scale in z on which the scores' law is smooth, at least 1: the τ-grid may be that much coarser."""
 
+    def squares(self) -> Float[Tensor, "m j"]:
+        """Mean square distance of the atom's values from Γ."""
+        return (distances(self.mean, self.limit) + self.spread).clamp_min(0)
+
     def double(self) -> Atoms:
         scores, log_mass, mean, spread, limit = (part.double() for part in self[:5])
         return Atoms(scores, log_mass, mean, spread, limit, self.smooth)
@@ -34,6 +38,14 @@ class KeptSet(NamedTuple):
 
     log_weight: Float[Tensor, " m"]
     mean_error: Float[Tensor, "m p"]
+
+
+def distances(mean: Float[Tensor, "#m j p"], limit: Float[Tensor, "m p"]) -> Float[Tensor, "m j"]:
+    """‖mean − limit‖², by the product, so that no third array of the size of `mean` is made."""
+    product = (mean @ limit[..., None])[..., 0] if len(mean) == len(limit) else limit @ mean[0].T
+    return (
+        torch.linalg.vector_norm(mean, dim=-1).square() - 2 * product + limit.square().sum(-1, keepdim=True)
+    )
 
 
 def join(parts: list[Atoms], limit: Tensor) -> Atoms:

@@ -26,7 +26,7 @@ def bernoulli_moments(
     """
     tau = tau_grid(atoms, int(count.max()), kept, SLOW_START)
     error = atoms.mean - atoms.limit[:, None, :]
-    square = error.square().sum(-1) + atoms.spread
+    square = atoms.squares()
     number = atoms.log_mass.exp() * count
     rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
     step = STEP * atoms.smooth

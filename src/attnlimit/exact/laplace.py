@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -74,17 +75,10 @@ def transforms(atoms: Atoms, kept: KeptSet | None, n_max: int, margin: float = F
     """The inner expectations of all queries, for every n from 1 to n_max."""
     tau = tau_grid(atoms, n_max, kept, margin)
     sums = _compiled_sums if has_numba() and tau.device.type == "cpu" else _plain_sums
-    log_phi, first, second = sums(tau, atoms.scores, atoms.log_mass.exp(), *_errors(atoms))
+    log_phi, first, second = sums(
+        tau, atoms.scores, atoms.log_mass.exp(), atoms.mean, atoms.limit, atoms.squares()
+    )
     return Transforms(tau, STEP * atoms.smooth, log_phi, first, second, kept)
-
-
-def _errors(atoms: Atoms) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean values, Γ, and the mean square distance of the values from Γ, (m, j). Tokens share their values."""
-    mean, limit = atoms.mean, atoms.limit
-    if len(mean) == len(limit):
-        return mean, limit, (mean - limit[:, None, :]).square().sum(-1) + atoms.spread
-    apart = mean.square().sum(-1) - 2 * limit @ mean[0].T + limit.square().sum(-1, keepdim=True)
-    return mean, limit, apart.clamp_min(0) + atoms.spread
 
 
 def _compiled_sums(
@@ -101,13 +95,18 @@ def _accumulate(
 ) -> None:
     step, p = min(1, mean.shape[0] - 1), mean.shape[2]  # step 0: all queries share the values
     for i in range(start, stop):
+        present = np.flatnonzero(mass[i])
+        shift = 0.5 * (scores[i].min() + scores[i].max())
+        weight = np.exp(scores[i] - shift)
+        product = scores[i].max() - shift < 300.0  # then y is a product of two finite numbers
         for t in range(tau.shape[1]):
-            for j in range(scores.shape[1]):
-                log_y = tau[i, t] + scores[i, j]
-                if log_y > 3.7:  # e^{−y} < 3e-18
+            at = min(tau[i, t] + shift, 300.0)
+            factor = math.exp(at)
+            for j in present:
+                y = factor * weight[j] if product else math.exp(min(tau[i, t] + scores[i, j], 4.0))
+                if y > 40.0:  # e^{−y} < 5e-18
                     out[i, t, 0] -= mass[i, j]
                     continue
-                y = math.exp(log_y)
                 if y < 1e-3:  # the series is exact to rounding, and cheaper
                     shrink = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
                 else:

@@ -6,12 +6,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.exact.atoms import Atoms, KeptSet
-from attnlimit.numerics.binning import BinSums, bin_by_score
+from attnlimit.exact.atoms import Atoms, KeptSet, distances
+from attnlimit.numerics.binning import bin_by_score
 
 WIDTH = 0.06
 """Score width of a bin: weights within it agree to 3 %, and the error is of second order in that."""
 MOST_BINS = 4096
+BINNED_STEP = 1.25
+"""A coarser τ-grid, good to 1e-6, is enough beside the bins."""
 
 
 def score_atoms(
@@ -49,10 +51,10 @@ def score_atoms(
 
 def _limit(seen: Tensor, values: Tensor, nothing: Tensor, mass: Tensor, sink: Tensor | None) -> Tensor:
     """Γ: softmax over all that is seen, the sink's value being `nothing`."""
-    scores = seen + mass.log()
+    scores = seen if bool((mass == mass[0]).all()) else seen + mass.log() - mass.mean().log()
     if sink is None:
         return scores.softmax(1) @ values
-    p = torch.cat([scores, sink[:, None] + mass.mean().log()], 1).softmax(1)
+    p = torch.cat([scores, sink[:, None]], 1).softmax(1)
     return p[:, :-1] @ values + p[:, -1:] * nothing
 
 
@@ -75,27 +77,25 @@ def _bins(
 ) -> Atoms:
     """Bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
     taken at the bin's mean weight."""
-    high = scores.amax(1)
-    low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(1)
+    low, high = torch.aminmax(scores, dim=1)
+    if skipped is not None:  # hidden keys have score −∞
+        low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(1)
     count = int(((high - low).max() / (WIDTH * coarser)).ceil().clamp(8, MOST_BINS // coarser))
     width = ((high - low) / count).clamp_min(1e-6)
-    distance = torch.addmm(values.square().sum(-1), limit, values.T, alpha=-2)
-    distance.add_(limit.square().sum(-1, keepdim=True)).clamp_min_(0)
-    sums = BinSums(
-        *(part.double() for part in bin_by_score(scores, low, width, count, values, distance, mass, skipped))
-    )
+    sums = bin_by_score(scores, low, width, count, values, limit, mass, skipped)
     low, width, limit = low.double(), width.double(), limit.double()
     centres = low[:, None] + (torch.arange(count, device=low.device) + 0.5) * width[:, None]
-    full = sums.mass > 0
-    safe = torch.where(full, sums.mass, 1.0)
-    weight = torch.where(full, sums.weight, 1.0)
-    mean = torch.where(full[..., None], sums.value / weight[..., None], limit[:, None, :])
-    second = sums.square * safe / weight.square()
-    log_total = torch.where(full, safe.log(), -torch.inf)
+    total, weight = sums.mass.double(), sums.weight.double()
+    full = total > 0
+    total, weight = torch.where(full, total, 1.0), torch.where(full, weight, 1.0)
+    mean = sums.value.double().div_(weight[..., None])
+    second = sums.square * total / weight.square()
+    log_total = torch.where(full, total.log(), -torch.inf)
     return Atoms(
-        centres + (weight / safe).log(),
+        centres + (weight / total).log(),
         log_total - torch.logsumexp(log_total, 1, keepdim=True),
         mean,
-        second - (mean - limit[:, None, :]).square().sum(-1),
+        second - distances(mean, limit),
         limit,
+        smooth=BINNED_STEP,
     )

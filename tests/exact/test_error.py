@@ -287,7 +287,7 @@ def test_kept_sets_with_bins():
         every = exact_error(
             head, pop, [8, 64, 512], pop.tokens[[100, 2000]], scheme=scheme, binned=False, **options
         )
-        assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 2e-3
+        assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 5e-3
 
 
 def test_hidden_keys_and_a_sink_from_scores():

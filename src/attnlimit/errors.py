@@ -44,3 +44,7 @@ class RateNotResolved(AttnlimitError, ArithmeticError):
 
 class MissingExtra(AttnlimitError, ImportError):
     """An optional part is not installed; the message is the pip line that installs it."""
+
+
+class ModelNotSupported(AttnlimitError, NotImplementedError):
+    """A model's attention cannot be seen or replaced; the message names the model and what to do."""

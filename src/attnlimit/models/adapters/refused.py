@@ -1,0 +1,70 @@
+"""Models that cannot be seen, by name, and what to do instead."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from attnlimit.errors import ModelNotSupported
+
+STATE_SPACE = {
+    "falcon_mamba": "a state-space model",
+    "fnet": "Fourier mixing",
+    "mamba": "a state-space model",
+    "mamba2": "a state-space model",
+    "nystromformer": "low-rank attention",
+    "poolformer": "pooling",
+    "reformer": "hashed attention",
+    "rwkv": "linear attention",
+    "xlstm": "a recurrent model",
+    "yoso": "Bernoulli-sampled attention",
+}
+"""Model types whose layers are no softmax attention at all."""
+
+OWN_ATTENTION = {
+    "bloom": "ALiBi attention of its own; a Llama, Qwen or GPT-NeoX model of that size works",
+    "codegen": "attention of its own; GPT-2, GPT-NeoX or Llama models work",
+    "deberta": "disentangled position attention; BERT, RoBERTa, ELECTRA or ModernBERT models work",
+    "deberta-v2": "disentangled position attention; BERT, RoBERTa, ELECTRA or ModernBERT models work",
+    "falcon": "attention of its own; a Llama, Qwen or Mistral model of that size works",
+    "gpt_neo": "attention of its own; GPT-2 or GPT-NeoX (Pythia) models work",
+    "gptj": "attention of its own; GPT-NeoX (Pythia) or Llama models work",
+    "led": "attention in chunks; T5 models work",
+    "longformer": "attention in chunks; ModernBERT models, or BigBird with full attention, work for long texts",
+    "mpt": "ALiBi attention of its own; a Llama, Qwen or Mistral model of that size works",
+    "xlnet": "two-stream attention of its own; BERT or ModernBERT models work",
+}
+"""Model types that compute attention themselves, without asking transformers' attention interface."""
+
+
+def refuse_state_space(model: nn.Module) -> None:
+    """Raise for models whose layers are no softmax attention."""
+    kind = str(getattr(getattr(model, "config", None), "model_type", ""))
+    if kind in STATE_SPACE:
+        raise ModelNotSupported(
+            f"{type(model).__name__} (model type '{kind}') is {STATE_SPACE[kind]}: it has no softmax attention over "
+            "keys, so there is no number of keys to ask for. Use a model with softmax attention, e.g. BERT or Llama."
+        )
+
+
+def advice(kind: str) -> str:
+    """What to do about a model type whose calls do not arrive."""
+    if kind in OWN_ATTENTION:
+        return f"It has {OWN_ATTENTION[kind]}."
+    return (
+        "Either the model was not run inside the block; or only a part was run (then observe that part, e.g. "
+        "model.get_encoder()); or it does not attend through transformers' attention interface: choose a model "
+        "that does (BERT, ModernBERT, GPT-2, GPT-NeoX, Llama, Mistral, Qwen, Gemma, T5), or add an adapter in "
+        "attnlimit/models/adapters."
+    )
+
+
+def notes(model: nn.Module, seen: int) -> list[str]:
+    """What is true of a model that works but is not seen in full."""
+    config = getattr(model, "config", None)
+    total = int(getattr(config, "num_hidden_layers", 0) or 0)
+    if not 0 < seen < total:
+        return []
+    return [
+        f"only {seen} of {total} layers are softmax attention and are seen; the others (linear attention, "
+        "state space or convolution) run as they are."
+    ]

@@ -1,0 +1,177 @@
+"""One attention call of one layer, as the model makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnlimit.models.masks import Mask, pick
+
+BLOCK = 2**22
+"""Entries of the largest mask or score block that `Call.output` forms: 16 MB in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """out_i = Σ_j softmax_j(s_ij) v_j with s = cap·tanh(scale·q·k/cap) + bias over the keys that query i sees.
+
+    query (B, Hq, Lq, d), key (B, Hkv, Lk, d) and value (B, Hkv, Lk, dv) are what the model attends with: after
+    rotary positions, norms of queries and keys, and the cache. Query head h uses key head h // groups. softcap
+    None leaves scores as they are; bias broadcasts to (B, Hq, Lq, Lk); sink (Hq,) is the score of a key without
+    value, which takes weight and gives nothing.
+
+    real (B, Lq) is False for padded queries, None if nothing says which they are. own_key is the index of query
+    row 0's own key (row i's is own_key + i), None in cross-attention, where a query has no key of its own.
+    """
+
+    layer: int
+    name: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float
+    groups: int
+    mask: Mask = field(repr=False)
+    softcap: float | None = None
+    bias: Tensor | None = None
+    sink: Tensor | None = None
+    real: Tensor | None = None
+    own_key: int | None = None
+
+    @property
+    def heads(self) -> int:
+        return self.query.shape[1]
+
+    def scores(
+        self, batch: int, head: int, rows: Tensor | slice, keys: Tensor | slice | None = None
+    ) -> Tensor:
+        """(m, k), at least float32: scaled, capped, biased scores; −inf for keys the query does not see.
+
+        rows picks m of the queries; keys picks k of the keys, the same for every row (k,) or its own for each
+        row (m, k); None is all keys. The sink is not among them.
+        """
+        row, column = self._rows(rows), self._keys(keys)
+        q = _wide(self.query[batch, head, row])
+        k = self.key[batch, head // self.groups]
+        if column.ndim == 1:
+            s = q @ _wide(k if keys is None else k[column]).mT * self.scale
+        else:
+            s = torch.einsum("md,mkd->mk", q, _wide(k[column])) * self.scale
+        s = _capped(s, self.softcap)
+        place = torch.full((1, 1), batch, device=row.device)
+        s = self._with_bias(s, place, head, row[:, None], column)
+        return s.masked_fill(self.hidden(batch, rows, head, keys), -torch.inf)
+
+    def hidden(
+        self, batch: int, rows: Tensor | slice, head: int = 0, keys: Tensor | slice | None = None
+    ) -> Tensor:
+        """(m, k) bool: True where the query does not see the key."""
+        row, column = self._rows(rows), self._keys(keys)
+        place = torch.full((1, 1), batch, device=row.device)
+        return ~self.mask.seen(place, head, row[:, None], column).to(row.device)
+
+    def output(self) -> Tensor:
+        """(B, Lq, Hq, dv): the model's own attention. A query that sees nothing (padding) gets zeros.
+
+        Fused attention where one flag describes the mask; else blocks of queries, each over the keys that some
+        query of the block sees. Soft caps and sinks, which fused attention does not know, are computed in
+        float32 block by block.
+        """
+        plain = self.mask.plain
+        if plain is not None and self.bias is None and self.softcap is None and self.sink is None:
+            out = scaled_dot_product_attention(
+                self.query,
+                self.key,
+                self.value,
+                scale=self.scale,
+                is_causal=plain == "causal",
+                enable_gqa=self.groups > 1,
+            )
+            return out.transpose(1, 2)
+        size, heads, length, _ = self.query.shape
+        out = self.value.new_zeros(size, length, heads, self.value.shape[-1])
+        for batch in range(size):
+            for rows in self._blocks():
+                out[batch, rows] = self._block(batch, rows)
+        return out
+
+    def _blocks(self) -> Iterator[Tensor]:
+        length, keys = self.query.shape[2], self.key.shape[2]
+        step = max(1, BLOCK // (keys * self.heads))
+        yield from torch.arange(length, device=self.query.device).split(step)
+
+    def _block(self, batch: int, rows: Tensor) -> Tensor:
+        # (m, Hq, dv), over the stretch of keys that the block sees: a window or a causal mask leaves few.
+        visible = ~self.hidden(batch, rows) if self._shared() else None
+        if visible is None:
+            stretch = slice(0, self.key.shape[2])
+        else:
+            columns = visible.any(0).nonzero()
+            if len(columns) == 0:
+                return self.value.new_zeros(len(rows), self.heads, self.value.shape[-1])
+            stretch = slice(int(columns[0]), int(columns[-1]) + 1)
+        keys = torch.arange(stretch.start, stretch.stop, device=rows.device)
+        q = self.query[batch, :, rows]
+        k, v = (_repeated(x[batch, :, stretch], self.groups) for x in (self.key, self.value))
+        if visible is not None and self.bias is None and self.softcap is None and self.sink is None:
+            seen = visible[:, stretch]
+            out = scaled_dot_product_attention(q[None], k[None], v[None], seen[None, None], scale=self.scale)[
+                0
+            ]
+            return out.masked_fill(~seen.any(-1)[:, None], 0).transpose(0, 1)
+        s = _capped(_wide(q) @ _wide(k).mT * self.scale, self.softcap)
+        place = torch.full((1, 1), batch, device=rows.device)
+        head = torch.arange(self.heads, device=rows.device)[:, None, None]
+        s = self._with_bias(s, place, head, rows[:, None], keys)
+        s = s.masked_fill(~self.mask.seen(place, head, rows[:, None], keys).to(s.device), -torch.inf)
+        return (self._weights(s) @ _wide(v)).transpose(0, 1).to(self.value.dtype)
+
+    def _weights(self, s: Tensor) -> Tensor:
+        # (Hq, m, k) → softmax over the keys and the sink; rows that see nothing weigh nothing.
+        top = s.amax(-1, keepdim=True)
+        if self.sink is not None:
+            sink = self.sink.to(s).reshape(-1, 1, 1)
+            top = torch.maximum(top, sink)
+        top = top.masked_fill(top == -torch.inf, 0)
+        weight = (s - top).exp()
+        total = weight.sum(-1, keepdim=True)
+        if self.sink is not None:
+            total = total + (sink - top).exp()
+        return weight / total.masked_fill(total == 0, 1)
+
+    def _shared(self) -> bool:
+        # One mask for all heads, and nothing added to the scores by it.
+        matrix = getattr(self.mask, "matrix", None)
+        return matrix is None or (matrix.dtype == torch.bool and matrix.shape[1] == 1)
+
+    def _with_bias(self, s: Tensor, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
+        if self.bias is not None:
+            s = s + pick(self.bias, batch, head, rows, keys).to(s)
+        added = self.mask.added(batch, head, rows, keys)
+        return s if added is None else s + added.to(s)
+
+    def _rows(self, rows: Tensor | slice) -> Tensor:
+        if isinstance(rows, slice):
+            return torch.arange(self.query.shape[2], device=self.query.device)[rows]
+        return rows.to(self.query.device)
+
+    def _keys(self, keys: Tensor | slice | None) -> Tensor:
+        if keys is None or isinstance(keys, slice):
+            return torch.arange(self.key.shape[2], device=self.query.device)[keys or slice(None)]
+        return keys.to(self.query.device)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _capped(s: Tensor, cap: float | None) -> Tensor:
+    return s if cap is None else cap * torch.tanh(s / cap)
+
+
+def _repeated(x: Tensor, groups: int) -> Tensor:
+    return x if groups == 1 else x.repeat_interleave(groups, dim=0)

@@ -1,0 +1,40 @@
+"""attnlimit budget: keys for every head, as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnlimit.cli.common import AsJson, guarded, out, print_json
+
+
+@guarded
+def budget(
+    run: Annotated[Path, typer.Argument(help="Folder that attnlimit analyze wrote.")],
+    rel_error: Annotated[float | None, typer.Option(help="Error allowed in each head.")] = None,
+    total: Annotated[int | None, typer.Option(help="Keys to share out over all heads, instead.")] = None,
+    policy: Annotated[str, typer.Option(help="best, sampled or kept.")] = "best",
+    file: Annotated[Path, typer.Option("--out", help="Budget file to write.")] = Path("budgets.json"),
+    as_json: AsJson = False,
+) -> None:
+    """Keys for every head: the least for an error, or the best split of a total."""
+    from attnlimit.models.run import Run
+
+    found = Run.load(run)
+    if rel_error is None and total is None:
+        rel_error = float(found.facts["rel_error"])
+    budgets = found.budgets(rel_error, policy=policy, total=total)
+    budgets.save(file)
+    if as_json:
+        print_json(budgets.to_dict())
+        return
+    dense = sum(1 for one in budgets.entries if one.sampled is None)
+    out.print(f"{budgets!r}", highlight=False)
+    share = "" if budgets.share is None else f", {100 * budgets.share:.1f} % of full attention"
+    out.print(
+        f"Keys attended to by a query, all heads: {budgets.total:,.0f}{share}; {dense} of {len(budgets.entries)} heads dense.",
+        highlight=False,
+    )
+    out.print(f"Budgets: {file}", highlight=False)

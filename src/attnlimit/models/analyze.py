@@ -1,0 +1,217 @@
+"""How many keys each head of a model needs, on a text."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import attnlimit
+from attnlimit.errors import InputError, ModelNotSupported
+from attnlimit.models.call import Call
+from attnlimit.models.heads import Measured
+from attnlimit.models.interface import observe
+from attnlimit.models.load import Loaded, load
+from attnlimit.models.run import Run
+from attnlimit.models.text import Document, special_tokens, texts, token_windows
+from attnlimit.numerics.inputs import as_count, as_positive
+
+POINTS = 24
+CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
+DEFAULT_TOKENS = 512
+
+Progress = Callable[[int, int], object]
+
+
+def analyze(
+    model: str | Loaded,
+    texts_or_documents: Sequence[str | Document] | None = None,
+    *,
+    rel_error: float = 0.05,
+    queries: int = 64,
+    tokens: int | None = None,
+    population: str = "context",
+    passages: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """For every layer and head: horizon, effective keys, exact error curve, n(ε), slopes, and what they mean.
+
+    `population="context"`: the keys a query really sees in its passage of `tokens` tokens (masks respected), which is
+    what an inference budget means. "corpus": the keys of all passages pooled, as the papers plot, for models without
+    rotary positions or biases. `queries` random queries a head, over `passages` passages; the text defaults to
+    Wikipedia articles. `progress` is called with (layers done, layers in all).
+    """
+    loaded = load(model) if isinstance(model, str) else model
+    rel_error, queries = as_positive(rel_error, "rel_error"), as_count(queries, "queries")
+    if population not in ("context", "corpus"):
+        raise InputError(f"population must be 'context' or 'corpus', got {population!r}.")
+    if loaded.tokenizer is None:
+        raise InputError(f"{loaded.name} has no tokenizer, so text cannot be read: add its tokenizer files.")
+    pooled = population == "corpus"
+    if pooled:
+        _refuse_positions(loaded)
+    length = tokens or min(DEFAULT_TOKENS, _longest(loaded))
+    most = passages or (CORPUS_PASSAGES if pooled else CONTEXT_PASSAGES)
+    given = texts() if texts_or_documents is None else texts_or_documents
+    windows = token_windows(loaded.tokenizer, given, length, most=most)
+    plan = _Plan(loaded, windows, queries, pooled, seed)
+    work = _Work(plan, progress)
+    batches = [windows] if pooled else list(windows.split(1))
+    with torch.no_grad(), observe(loaded.model, work.handle) as observed:
+        for index, batch in enumerate(batches):
+            work.batch = index
+            work.total = len(batches) * len(observed.layers)
+            loaded.model(input_ids=batch.to(loaded.model.device))
+    facts = {
+        "model": loaded.name,
+        "kind": loaded.kind,
+        "population": population,
+        "tokens": length,
+        "passages": len(windows),
+        "queries": len(plan.places),
+        "rel_error": rel_error,
+        "seed": seed,
+        "causal": work.causal,
+        "versions": {
+            "attnlimit": attnlimit.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "method": "exact (Laplace quadrature), keys sampled with replacement; relative to the rms of the head's outputs",
+    }
+    return Run(facts, tuple(work.reports(rel_error)))
+
+
+@dataclass
+class _Plan:
+    """Which queries of which passages, the same for all layers."""
+
+    loaded: Loaded
+    windows: Tensor
+    queries: int
+    pooled: bool
+    seed: int
+    places: list[tuple[int, int]] = field(default_factory=list)
+    real: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __post_init__(self) -> None:
+        g = torch.Generator().manual_seed(self.seed)
+        count, length = self.windows.shape
+        before, after = special_tokens(self.loaded.tokenizer)
+        self.real = torch.ones(length, dtype=torch.bool)
+        self.real[: len(before)] = False
+        self.real[length - len(after) :] = False
+        # the second half of the passage: there a causal query has a context worth sampling
+        start = len(before) if self.pooled else max(len(before), length // 2)
+        stop = length - len(after)
+        rows = [torch.randperm(stop - start, generator=g) + start for _ in range(count)]
+        for k in range(self.queries):
+            if k // count < len(rows[k % count]):
+                self.places.append((k % count, int(rows[k % count][k // count])))
+
+
+class _Work:
+    """Measures every head of every call, layer by layer; only the running layer's q, k, v exist."""
+
+    def __init__(self, plan: _Plan, progress: Progress | None) -> None:
+        self.plan, self.progress = plan, progress
+        self.batch, self.total, self.done = 0, 0, 0
+        self.causal = False
+        self.measured: dict[tuple[int, int], Measured] = {}
+        self.names: dict[int, str] = {}
+        self.moments: dict[tuple[int, int], _Moments] = {}
+
+    def handle(self, call: Call) -> None:
+        if call.own_key is None:
+            return  # cross-attention: its keys are another sequence's
+        self.names[call.layer] = call.name
+        self.causal |= call.mask.plain == "causal"
+        for head in range(call.heads):
+            key = (call.layer, head)
+            k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
+            q = call.query[:, head].float()
+            real = self.plan.real.to(q.device)
+            self.moments.setdefault(key, _Moments()).add(q[:, real], k[:, real], call.scale)
+            if self.plan.pooled:
+                self._pooled(key, call, q, k[:, real], v[:, real])
+            else:
+                rows = torch.tensor(
+                    [row for place, row in self.plan.places if place == self.batch], device=q.device
+                )
+                if len(rows):
+                    sink = None if call.sink is None else call.sink[head].float()
+                    scores = call.scores(0, head, rows)
+                    self._measured(key, scores.shape[1]).add(scores, v[0], rows + call.own_key, sink)
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+    def _pooled(self, key: tuple[int, int], call: Call, q: Tensor, k: Tensor, v: Tensor) -> None:
+        if call.bias is not None or call.softcap is not None or call.sink is not None:
+            raise ModelNotSupported(
+                f"{call.name} adds a bias, soft cap or sink to its scores, so keys of other passages cannot be pooled: "
+                "use population='context'."
+            )
+        places = torch.tensor(self.plan.places, device=q.device)
+        keys, values = k.flatten(0, 1), v.flatten(0, 1)
+        scores = call.scale * q[places[:, 0], places[:, 1]] @ keys.T
+        self._measured(key, len(keys)).add(scores, values, None, None)
+
+    def _measured(self, key: tuple[int, int], keys: int) -> Measured:
+        if key not in self.measured:
+            grid = {round(keys ** (i / (POINTS - 1))) for i in range(POINTS)}
+            self.measured[key] = Measured(tuple(sorted(grid)))
+        return self.measured[key]
+
+    def reports(self, rel_error: float) -> list[Any]:
+        return [
+            one.report(layer, head, self.names[layer], self.moments[layer, head].horizon(), rel_error)
+            for (layer, head), one in sorted(self.measured.items())
+        ]
+
+
+class _Moments:
+    """Running covariances of a head's queries and keys, for its horizon."""
+
+    def __init__(self) -> None:
+        self.count, self.scale = 0, 1.0
+        self.sums: list[Tensor] = []
+
+    def add(self, q: Tensor, k: Tensor, scale: float) -> None:
+        flat = [x.reshape(-1, x.shape[-1]).double() for x in (q, k)]
+        parts = [part for x in flat for part in (x.sum(0), x.T @ x)]
+        self.sums = parts if not self.sums else [a + b for a, b in zip(self.sums, parts, strict=True)]
+        self.count += len(flat[0])
+        self.scale = scale
+
+    def horizon(self) -> float:
+        """H = scale·√λ_max(Cov q · Cov k)."""
+        n = self.count
+        q, qq, k, kk = self.sums
+        cov_q, cov_k = qq / n - torch.outer(q, q) / n**2, kk / n - torch.outer(k, k) / n**2
+        return self.scale * float(torch.linalg.eigvals(cov_q @ cov_k).real.max().clamp_min(0).sqrt())
+
+
+def _longest(loaded: Loaded) -> int:
+    config = loaded.model.config
+    for name in ("max_position_embeddings", "n_positions"):
+        if isinstance(getattr(config, name, None), int):
+            # RoBERTa's family counts positions from padding on
+            return getattr(config, name) - (
+                2 if getattr(config, "model_type", "") in ("roberta", "camembert") else 0
+            )
+    return DEFAULT_TOKENS
+
+
+def _refuse_positions(loaded: Loaded) -> None:
+    config = loaded.model.config
+    if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
+        raise ModelNotSupported(
+            f"{loaded.name} ({config.model_type}) has rotary positions: a key's score depends on where it stands, so keys "
+            "of several passages cannot be pooled. Use population='context'."
+        )

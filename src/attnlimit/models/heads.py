@@ -1,0 +1,200 @@
+"""What is measured of one head at some queries, and the report that it adds up to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnlimit.exact import Kept
+from attnlimit.exact.prepare import BIN_ABOVE, prepare_scores
+from attnlimit.numerics.slopes import local_exponents
+from attnlimit.rates import exponents
+
+POLICIES = {"sampled": Kept(), "kept": Kept(own=True, sinks=4, window=16, top=16)}
+"""What a budget may keep besides the keys it samples; a head's curve is computed for each."""
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """One head on one text: how many keys it needs, and why. Errors are relative to the size of its outputs,
+    (mean over queries of ‖Γ‖²)^{1/2}."""
+
+    layer: int
+    head: int
+    name: str
+    horizon: float
+    """√λ_max(Cov q · Cov k)·scale."""
+    score_spread: tuple[float, ...]
+    """Standard deviation of a query's scores over its keys: 10 %, 50 %, 90 % of the queries."""
+    effective_keys: tuple[float, ...]
+    """1/Σ p², likewise."""
+    visible_keys: float
+    """Mean number of keys that a query sees."""
+    shares: dict[str, float]
+    """Mean attention weight on the own token, the first 4 keys and the last 16 up to the own one."""
+    n: tuple[int, ...]
+    curves: dict[str, dict[str, tuple[float, ...]]]
+    """By policy: relative error at each n, `rms` over queries, `median` and `p90` of the queries."""
+    n_median: int | None
+    """Keys that half of the queries need for the error asked for; None: more than there are."""
+    n_p90: int | None
+    local_exponent: float
+    """Of the rms curve at the largest n."""
+    asymptotic_exponent: float
+    """Of Gaussian tokens with this horizon."""
+    published_exponent: float
+    phase: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Measured:
+    """One head, query by query, over all passages."""
+
+    n: tuple[int, ...]
+    squares: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in POLICIES})
+    limits: list[Tensor] = field(default_factory=list)
+    spreads: list[Tensor] = field(default_factory=list)
+    effective: list[Tensor] = field(default_factory=list)
+    visible: list[Tensor] = field(default_factory=list)
+    shares: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add(
+        self,
+        scores: Float[Tensor, "m n"],
+        values: Float[Tensor, "n p"],
+        positions: Tensor | None,
+        sink: Tensor | None,
+    ) -> None:
+        """Queries with these scores (−∞: not seen) over keys with these values."""
+        hidden = scores == -torch.inf
+        seen = (~hidden).sum(1)
+        p = scores.softmax(1)
+        self.limits.append((p @ values).double().square().sum(1))
+        self.effective.append(1 / p.double().square().sum(1))
+        self.visible.append(seen.double())
+        finite = scores.double().masked_fill(hidden, 0.0)
+        mean = finite.sum(1) / seen
+        self.spreads.append(((finite.square().sum(1) / seen) - mean.square()).clamp_min(0).sqrt())
+        if positions is not None:
+            for name, kept in (
+                ("own", Kept(own=True)),
+                ("sinks", Kept(sinks=4)),
+                ("window", Kept(window=16)),
+            ):
+                share = (p * kept.mask(scores, positions)).sum(1).double()
+                self.shares.setdefault(name, []).append(share)
+        for name, kept in POLICIES.items():
+            if kept == Kept():
+                mask = None
+            elif positions is None:  # pooled keys have no order
+                mask = Kept(top=kept.top).mask(scores, None)
+            else:
+                mask = kept.mask(scores, positions)
+            self.squares[name].append(self._squares(scores, values, hidden, mask, sink))
+
+    def _squares(
+        self,
+        scores: Tensor,
+        values: Tensor,
+        hidden: Bool[Tensor, "m n"],
+        mask: Tensor | None,
+        sink: Tensor | None,
+    ) -> Tensor:
+        """Exact mean square error at each n, importance-weighted beside kept keys; zero where nothing is left."""
+        many = torch.tensor([self.n], dtype=torch.float64, device=scores.device)
+        result = torch.zeros(len(scores), len(self.n), dtype=torch.float64, device=scores.device)
+        left = ~hidden if mask is None else ~(hidden | mask)
+        rows = left.any(1)
+        if bool(rows.any()):
+            some = bool(hidden.any())
+            prepared = prepare_scores(
+                scores[rows],
+                values,
+                max(self.n),
+                kept=None if mask is None else (mask & ~hidden)[rows],
+                hidden=hidden[rows] if some else None,
+                sink=None if sink is None else sink.expand(int(rows.sum())),
+                importance=True,
+                binned=scores.shape[1] > BIN_ABOVE,
+            )
+            result[rows] = prepared.moments(many)[0]
+        return result
+
+    def report(self, layer: int, head: int, name: str, horizon: float, rel_error: float) -> HeadReport:
+        limits = torch.cat(self.limits)
+        scale = limits.mean().sqrt().clamp_min(1e-30)
+        relative = {key: torch.cat(parts).clamp_min(0).sqrt() / scale for key, parts in self.squares.items()}
+        need = least_n(self.n, relative["sampled"], rel_error)
+        rms = relative["sampled"].square().mean(0).sqrt()
+        sharp = exponents(horizon)
+        median, p90 = _count(need.quantile(0.5)), _count(need.quantile(0.9))
+        effective, visible = torch.cat(self.effective), torch.cat(self.visible).mean()
+        return HeadReport(
+            layer=layer,
+            head=head,
+            name=name,
+            horizon=horizon,
+            score_spread=_quantiles(torch.cat(self.spreads)),
+            effective_keys=_quantiles(effective),
+            visible_keys=float(visible),
+            shares={key: float(torch.cat(parts).mean()) for key, parts in self.shares.items()},
+            n=self.n,
+            curves={key: _curve(errors) for key, errors in relative.items()},
+            n_median=median,
+            n_p90=p90,
+            local_exponent=float(local_exponents(self.n, rms.clamp_min(1e-30))[-1]),
+            asymptotic_exponent=float(sharp.rms),
+            published_exponent=float(sharp.paper),
+            phase=phase(p90, float(effective.quantile(0.5)), float(visible), rel_error),
+        )
+
+
+def least_n(n: tuple[int, ...], relative: Float[Tensor, "m n"], rel_error: float) -> Float[Tensor, " m"]:
+    """Least n with error ≤ rel_error for each query, between grid points by a power law; ∞ beyond the grid."""
+    log_n = torch.tensor(n, dtype=torch.float64).log()
+    log_error, target = relative.clamp_min(1e-30).log(), math.log(rel_error)
+    enough = log_error <= target
+    first = enough.to(torch.int8).argmax(1)
+    before = (first - 1).clamp_min(0)
+    rows = torch.arange(len(relative))
+    high, low = log_error[rows, first], log_error[rows, before]
+    share = ((low - target) / (low - high).clamp_min(1e-12)).clamp(0, 1)
+    found = (log_n[before] + share * (log_n[first] - log_n[before])).exp()
+    found = torch.where(first == 0, float(n[0]), found)
+    return torch.where(enough.any(1), (found - 1e-9).ceil(), torch.inf)
+
+
+def phase(n: int | None, effective: float, visible: float, rel_error: float) -> str:
+    """The head's kind in words, from the keys that 90 % of its queries need."""
+    if effective < 3:
+        return f"picks {'one key' if effective < 1.5 else 'a few keys'}: do not sample"
+    if n is None or n >= visible:
+        return f"needs all its keys for {100 * rel_error:g} %"
+    if n <= visible / 4:
+        return f"averages: {n} keys are enough"
+    return f"averages slowly: {n} of {visible:.0f} keys"
+
+
+def _curve(errors: Float[Tensor, "m n"]) -> dict[str, tuple[float, ...]]:
+    rows = {
+        "rms": errors.square().mean(0).sqrt(),
+        "median": errors.quantile(0.5, dim=0),
+        "p90": errors.quantile(0.9, dim=0),
+    }
+    return {name: tuple(row.tolist()) for name, row in rows.items()}
+
+
+def _quantiles(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=values.dtype)).tolist())
+
+
+def _count(value: Tensor) -> int | None:
+    return int(value) if bool(torch.isfinite(value)) else None

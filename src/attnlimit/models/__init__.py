@@ -1,5 +1,16 @@
 """Hugging Face models: their attention calls, what each head needs, and attention with fewer keys."""
 
 from attnlimit.models.interface import Call, Handler, LayerInfo, Observed, attention_layers, observe
+from attnlimit.models.load import Loaded, load, packaged_bert
 
-__all__ = ["Call", "Handler", "LayerInfo", "Observed", "attention_layers", "observe"]
+__all__ = [
+    "Call",
+    "Handler",
+    "LayerInfo",
+    "Loaded",
+    "Observed",
+    "attention_layers",
+    "load",
+    "observe",
+    "packaged_bert",
+]

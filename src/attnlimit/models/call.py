@@ -63,7 +63,8 @@ class Call:
             s = torch.einsum("md,mkd->mk", q, _wide(k[column])) * self.scale
         s = _capped(s, self.softcap)
         place = torch.full((1, 1), batch, device=row.device)
-        s = self._with_bias(s, place, head, row[:, None], column)
+        extra = self._extra(place, head, row[:, None], column)
+        s = s if extra is None else s + extra.to(s)
         return s.masked_fill(self.hidden(batch, rows, head, keys), -torch.inf)
 
     def hidden(
@@ -92,46 +93,42 @@ class Call:
                 enable_gqa=self.groups > 1,
             )
             return out.transpose(1, 2)
-        size, heads, length, _ = self.query.shape
-        out = self.value.new_zeros(size, length, heads, self.value.shape[-1])
-        for batch in range(size):
-            for rows in self._blocks():
-                out[batch, rows] = self._block(batch, rows)
+        out = self.value.new_zeros(*self.query.shape[:1], *self.query.shape[2:0:-1], self.value.shape[-1])
+        for rows in self._blocks():
+            out[:, rows] = self._block(rows).transpose(1, 2)
         return out
 
     def _blocks(self) -> Iterator[Tensor]:
-        length, keys = self.query.shape[2], self.key.shape[2]
-        step = max(1, BLOCK // (keys * self.heads))
+        size, heads, length, _ = self.query.shape
+        shared = self.softcap is None and self.sink is None and self.bias is None
+        step = max(1, BLOCK // (size * self.key.shape[2] * (1 if shared else heads)))
         yield from torch.arange(length, device=self.query.device).split(step)
 
-    def _block(self, batch: int, rows: Tensor) -> Tensor:
-        # (m, Hq, dv), over the stretch of keys that the block sees: a window or a causal mask leaves few.
-        visible = ~self.hidden(batch, rows) if self._shared() else None
-        if visible is None:
-            stretch = slice(0, self.key.shape[2])
-        else:
-            columns = visible.any(0).nonzero()
-            if len(columns) == 0:
-                return self.value.new_zeros(len(rows), self.heads, self.value.shape[-1])
-            stretch = slice(int(columns[0]), int(columns[-1]) + 1)
-        keys = torch.arange(stretch.start, stretch.stop, device=rows.device)
-        q = self.query[batch, :, rows]
-        k, v = (_repeated(x[batch, :, stretch], self.groups) for x in (self.key, self.value))
-        if visible is not None and self.bias is None and self.softcap is None and self.sink is None:
-            seen = visible[:, stretch]
-            out = scaled_dot_product_attention(q[None], k[None], v[None], seen[None, None], scale=self.scale)[
-                0
-            ]
-            return out.masked_fill(~seen.any(-1)[:, None], 0).transpose(0, 1)
+    def _block(self, rows: Tensor) -> Tensor:
+        # (B, Hq, m, dv), over the stretch of keys that the block sees: a window or a causal mask leaves few.
+        device = rows.device
+        place = torch.arange(len(self.query), device=device)[:, None, None, None]
+        head = torch.arange(self.heads, device=device)[:, None, None]
+        keys = torch.arange(self.key.shape[2], device=device)
+        seen = self.mask.seen(place, head, rows[:, None], keys).to(device)
+        columns = seen.flatten(0, -2).any(0).nonzero()
+        q = self.query[:, :, rows]
+        if len(columns) == 0:
+            return q.new_zeros(*q.shape[:3], self.value.shape[-1])
+        stretch = slice(int(columns[0]), int(columns[-1]) + 1)
+        seen, keys = seen[..., stretch], keys[stretch]
+        k, v = (_repeated(x[:, :, stretch], self.groups) for x in (self.key, self.value))
+        extra = self._extra(place, head, rows[:, None], keys)
+        if self.softcap is None and self.sink is None:
+            mask = seen if extra is None else extra.to(q).masked_fill(~seen, -torch.inf)
+            out = scaled_dot_product_attention(q, k, v, mask, scale=self.scale)
+            return out.masked_fill(~seen.any(-1, keepdim=True), 0)
         s = _capped(_wide(q) @ _wide(k).mT * self.scale, self.softcap)
-        place = torch.full((1, 1), batch, device=rows.device)
-        head = torch.arange(self.heads, device=rows.device)[:, None, None]
-        s = self._with_bias(s, place, head, rows[:, None], keys)
-        s = s.masked_fill(~self.mask.seen(place, head, rows[:, None], keys).to(s.device), -torch.inf)
-        return (self._weights(s) @ _wide(v)).transpose(0, 1).to(self.value.dtype)
+        s = (s if extra is None else s + extra.to(s)).masked_fill(~seen, -torch.inf)
+        return (self._weights(s) @ _wide(v)).to(self.value.dtype)
 
     def _weights(self, s: Tensor) -> Tensor:
-        # (Hq, m, k) → softmax over the keys and the sink; rows that see nothing weigh nothing.
+        # (B, Hq, m, k) → softmax over the keys and the sink; rows that see nothing weigh nothing.
         top = s.amax(-1, keepdim=True)
         if self.sink is not None:
             sink = self.sink.to(s).reshape(-1, 1, 1)
@@ -143,16 +140,13 @@ class Call:
             total = total + (sink - top).exp()
         return weight / total.masked_fill(total == 0, 1)
 
-    def _shared(self) -> bool:
-        # One mask for all heads, and nothing added to the scores by it.
-        matrix = getattr(self.mask, "matrix", None)
-        return matrix is None or (matrix.dtype == torch.bool and matrix.shape[1] == 1)
-
-    def _with_bias(self, s: Tensor, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
-        if self.bias is not None:
-            s = s + pick(self.bias, batch, head, rows, keys).to(s)
+    def _extra(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor | None:
+        # What is added to the scores: position bias, and whatever the mask adds to keys that are seen.
         added = self.mask.added(batch, head, rows, keys)
-        return s if added is None else s + added.to(s)
+        if self.bias is None:
+            return added
+        bias = pick(self.bias, batch, head, rows, keys)
+        return bias if added is None else bias + added
 
     def _rows(self, rows: Tensor | slice) -> Tensor:
         if isinstance(rows, slice):
@@ -174,4 +168,4 @@ def _capped(s: Tensor, cap: float | None) -> Tensor:
 
 
 def _repeated(x: Tensor, groups: int) -> Tensor:
-    return x if groups == 1 else x.repeat_interleave(groups, dim=0)
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)

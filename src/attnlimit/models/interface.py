@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
@@ -71,8 +70,8 @@ def observe(model: Any, handler: Handler) -> Iterator[Observed]:
     _register()
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch module from transformers, got {type(model).__name__}.")
-    adapters.refuse(model)
     modules = attention_modules(model)
+    adapters.refuse(model, bool(modules))
     if any(id(module) in _ACTIVE for module in model.modules()):
         raise InputError(
             f"{type(model).__name__} is already inside observe or sampled_attention: one handler at a time. "
@@ -208,7 +207,7 @@ def _queries(mask: Any, cross: bool, length: int, keys: int) -> tuple[Tensor | N
 def _configs(model: nn.Module) -> list[Any]:
     # Every config that some module reads, parts of configs included, each once.
     found: dict[int, Any] = {}
-    waiting = [module.config for module in model.modules() if hasattr(module, "config")]
+    waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     while waiting:
         config = waiting.pop()
         if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
@@ -239,8 +238,7 @@ def _check_called(model: nn.Module, observed: Observed) -> None:
 
 
 def _not_seen(model: nn.Module, which: str) -> ModelNotSupported:
-    verb = "called" if which.endswith("never") else "called"
     return ModelNotSupported(
-        f"{type(model).__name__} (model type '{model_type(model)}'): {which} {verb} the attention function inside "
-        f"the block. {adapters.advice(model_type(model))}"
+        f"{type(model).__name__} (model type '{model_type(model)}'): {which} called the attention function inside "
+        f"the block. {adapters.advice()}"
     )

@@ -54,7 +54,7 @@ def seen_layer(layer: LayerInfo, query: Tensor, key: Tensor) -> LayerInfo:
 
 def is_cross(module: nn.Module, name: str) -> bool:
     """Whether the keys belong to another sequence than the queries. Models say so only by flag or name."""
-    last = f"{type(module).__name__}.{name.rpartition('.')[2]}".lower()
+    last = ".".join([type(module).__name__, *name.split(".")[-2:]]).lower()
     return bool(getattr(module, "is_cross_attention", False)) or any(
         word in last for word in ("cross", "encdec", "encoder_attn")
     )

@@ -8,7 +8,7 @@ with its mask gets the matrix after all: the rule turns into one when torch touc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -57,7 +57,7 @@ class RuleMask:
     key_start: int = 0
     one_by_one: bool = False  # rules given by people need not broadcast
     dtype: torch.dtype = torch.float32
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     ndim = 4
 
@@ -98,17 +98,20 @@ class RuleMask:
         zeros = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
         return zeros.masked_fill(hidden, torch.finfo(self.dtype).min)[:, None]
 
-    def to(self, *args: object, **kwargs: object) -> RuleMask:
-        """Itself: the rule is evaluated where it was made, and the answer is moved."""
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Itself on any device: the rule is evaluated where it was made, and the answer is moved."""
+        wanted = [*args, kwargs.get("dtype")]
+        if any(isinstance(arg, (torch.dtype, Tensor)) for arg in wanted):
+            return self.dense().to(*args, **kwargs)
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for (copying, pickling) is not asked of a tensor
+            raise AttributeError(name)
+        return getattr(self.dense(), name)
 
     def __getitem__(self, index: Any) -> Tensor:
         return self.dense()[index]
-
-    def __add__(self, other: Any) -> Tensor:
-        return self.dense() + other
-
-    __radd__ = __add__
 
     @classmethod
     def __torch_function__(
@@ -119,6 +122,32 @@ class RuleMask:
             name: value.dense() if isinstance(value, cls) else value for name, value in (kwargs or {}).items()
         }
         return func(*args, **kwargs)
+
+
+def _densely(name: str) -> Callable[..., Any]:
+    def operator(self: RuleMask, *others: Any) -> Any:
+        return getattr(self.dense(), name)(*others)
+
+    return operator
+
+
+for _name in (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "neg",
+    "invert",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+):
+    setattr(RuleMask, f"__{_name}__", _densely(f"__{_name}__"))
 
 
 def _one_by_one(rule: Rule, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

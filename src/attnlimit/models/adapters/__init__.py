@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from attnlimit.models.adapters import big_bird
-from attnlimit.models.adapters.refused import advice, notes, refuse_state_space
+from attnlimit.models.adapters.refused import advice, notes, refuse_by_name
 
 __all__ = ["advice", "attached", "handles", "notes", "refuse"]
 
@@ -26,9 +26,9 @@ def handles(module: nn.Module) -> bool:
     return any(family.handles(module) for family in FAMILIES)
 
 
-def refuse(model: nn.Module) -> None:
+def refuse(model: nn.Module, on_interface: bool) -> None:
     """Raise ModelNotSupported for what is known not to work, before anything runs."""
-    refuse_state_space(model)
+    refuse_by_name(model, on_interface)
     for family in FAMILIES:
         family.refuse(model)
 

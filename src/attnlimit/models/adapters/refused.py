@@ -6,7 +6,7 @@ from torch import nn
 
 from attnlimit.errors import ModelNotSupported
 
-STATE_SPACE = {
+NO_SOFTMAX = {
     "falcon_mamba": "a state-space model",
     "fnet": "Fourier mixing",
     "mamba": "a state-space model",
@@ -36,20 +36,27 @@ OWN_ATTENTION = {
 """Model types that compute attention themselves, without asking transformers' attention interface."""
 
 
-def refuse_state_space(model: nn.Module) -> None:
-    """Raise for models whose layers are no softmax attention."""
+def refuse_by_name(model: nn.Module, on_interface: bool) -> None:
+    """Raise for models without softmax attention, and for those known to compute it out of sight.
+
+    Models that are not known are found out by calling them.
+    """
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
-    if kind in STATE_SPACE:
+    title = f"{type(model).__name__} (model type '{kind}')"
+    if kind in NO_SOFTMAX:
         raise ModelNotSupported(
-            f"{type(model).__name__} (model type '{kind}') is {STATE_SPACE[kind]}: it has no softmax attention over "
-            "keys, so there is no number of keys to ask for. Use a model with softmax attention, e.g. BERT or Llama."
+            f"{title} is {NO_SOFTMAX[kind]}: it has no softmax attention over keys, so there is no number of keys "
+            "to ask for. Use a model with softmax attention, e.g. BERT or Llama."
+        )
+    if kind in OWN_ATTENTION and not on_interface:
+        raise ModelNotSupported(
+            f"{title} does not attend through transformers' attention interface, so its keys cannot be seen: "
+            f"it has {OWN_ATTENTION[kind]}."
         )
 
 
-def advice(kind: str) -> str:
-    """What to do about a model type whose calls do not arrive."""
-    if kind in OWN_ATTENTION:
-        return f"It has {OWN_ATTENTION[kind]}."
+def advice() -> str:
+    """What to do about a model whose calls do not arrive."""
     return (
         "Either the model was not run inside the block; or only a part was run (then observe that part, e.g. "
         "model.get_encoder()); or it does not attend through transformers' attention interface: choose a model "

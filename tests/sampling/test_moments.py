@@ -24,6 +24,7 @@ def _normal(*shape: int, seed: int) -> Tensor:
 
 
 HEAD = Head(0.7 * _normal(3, 3, seed=1), _normal(2, 3, seed=2))
+MILD_HEAD = HEAD.scaled(0.3)
 
 
 def _brute_force(law: Measure, tokens: Tensor, statistic: str, head: Head = HEAD) -> float:
@@ -100,17 +101,20 @@ def test_on_average_over_the_choice_of_queries_nothing_changes(name: str, power:
 def test_agrees_with_brute_force_on_independent_draws(name: str, statistic: str) -> None:
     """Mean square at n = 150 from 60 queries and from all of them, 400 draws each: within 5 standard errors
     of the difference (false-alarm rate 6e-7)."""
-    law, head, n = LAWS[name], HEAD.scaled(0.3), [40, 150]
+    law, head = LAWS[name], MILD_HEAD
     curve = measure_convergence(
-        head, law, n, statistic=statistic, queries=60, self_attention=True, replicates=400, generator=7
+        head, law, 150, statistic=statistic, queries=60, self_attention=True, replicates=400, generator=7
     )
-    generator = torch.Generator().manual_seed(8)
-    draws = [law.sample(150, generator=generator).tokens for _ in range(400)]
-    brute = torch.tensor([_brute_force(law, tokens, statistic, head) for tokens in draws])
-    ours = curve.squares[:, 1]
+    brute = torch.tensor([_brute_force(law, tokens, statistic, head) for tokens in _draws(name)])
+    ours = curve.squares[:, 0]
     error = math.sqrt((float(ours.var()) + float(brute.var())) / 400)
     assert abs(float(ours.mean()) - float(brute.mean())) < 5 * error
     assert 5 * error < 0.8 * float(brute.mean())  # a factor of two would be seen
+
+
+def _draws(name: str) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(8)
+    return [LAWS[name].sample(150, generator=generator).tokens for _ in range(400)]
 
 
 @pytest.mark.parametrize("statistic", ["mean", "covariance"])
@@ -128,21 +132,37 @@ def test_given_queries_are_compared_as_they_are(statistic: str) -> None:
 
 
 @pytest.mark.parametrize("statistic", ["mean", "covariance"])
-def test_fresh_queries_stand_for_infinitely_many(statistic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_queries_stand_for_infinitely_many(statistic: str) -> None:
     """One set of keys, 1500 draws of 16 fresh queries, against 200,000 queries: within 5 standard errors."""
     law, generator = LAWS["gaussian"], torch.Generator().manual_seed(11)
     plan = checked_plan(HEAD, law, [50], "mean", 16, "iid", self_attention=False, width=None, positions=None)
-    keys = replicates.draw_keys(plan, generator)
-    monkeypatch.setattr(replicates, "draw_keys", lambda plan, generator: keys)
-    y = HEAD(keys[0].measure)(law.sample(200_000, generator=generator).tokens)
-    truth = HEAD(law).pushforward(law)
-    wanted = y.mean(0) - truth.mean if statistic == "mean" else torch.cov(y.T) - truth.covariance
-    experiment = MomentErrors(plan, Power(1) if statistic == "mean" else None)
-    rows = torch.stack([experiment.row(generator).squares for _ in range(1500)])
-    assert experiment.row(generator).norms is None
-    error = float(rows.std()) / 1500**0.5
-    assert abs(float(rows.mean()) - float(wanted.square().sum())) < 5 * error
-    assert error < 0.1 * float(wanted.square().sum())
+    (sample,) = replicates.replicate(plan, generator)
+    assert sample.all_limits is None
+    assert sample.rest == 1 / 16
+    truth = MomentErrors(plan, None).truth
+    x = law.sample(200_000, generator=generator).tokens
+    y, g = HEAD(law.sample(50, generator=generator))(x), HEAD(law)(x)
+    wanted = y.mean(0) - truth.mean if statistic == "mean" else torch.cov(y.T).flatten() - truth.value
+    rows = []
+    for _ in range(1500):
+        drawn = torch.randint(len(x), (16,), generator=generator)
+        sample = replicates.Sample(y[drawn], g[drawn], 1 / 16)
+        fresh = (
+            moment_square(sample, None, Power(1))
+            if statistic == "mean"
+            else covariance_square(sample, None, truth)
+        )
+        rows.append(float(fresh))
+    squares, exact = torch.tensor(rows), float(wanted.square().sum())
+    error = float(squares.std()) / 1500**0.5
+    assert abs(float(squares.mean()) - exact) < 5 * error
+    assert error < 0.1 * exact
+
+
+def test_fresh_queries_give_squares_alone() -> None:
+    curve = measure_convergence(HEAD, LAWS["gaussian"], [20], statistic="mean", replicates=2, generator=0)
+    assert curve.norms is None
+    assert "output law of fresh queries" in curve.method
 
 
 def test_population_moments_are_those_of_all_outputs() -> None:

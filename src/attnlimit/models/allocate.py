@@ -28,6 +28,8 @@ from attnlimit.numerics.inputs import as_count, as_counts, as_positive
 TINY = 1e-300
 """Errors below this are taken for this, to have logarithms."""
 NEVER = np.iinfo(np.int64).max
+JUMPS_TRIED = 4
+"""Of the jumps that do not fit, the longest so many are each tried at the others' expense."""
 
 
 @dataclass(frozen=True)
@@ -159,21 +161,27 @@ def split_total(curves: Sequence[HeadCurve], total: int) -> Allocation:
     >>> split_total([strong, weak], 44).n
     (40, 4)
     """
-    room = _room(curves, total)
-    market = _Market(curves)
-    cap, bound = np.full(len(curves), NEVER), None
-    while True:
-        below, above, price = _bisect(market, cap, room)
-        if bound is None:  # only the first price is one without caps
-            bound = max(float(market.cost(price, cap)[1].min(1).sum()) - price * room, 0.0)
-        chosen = _fill(below, above, room)
-        left = room - int(chosen.sum())
-        # A jump along a hull that is longer than what is left is barred, and the rest shared out once more.
-        if left == 0 or bool((above <= chosen).all()):
-            break
-        cap = np.minimum(cap, chosen + left)
-    best, even = _allocation(curves, chosen.tolist(), bound), uniform_total(curves, room)
-    return best if best.error <= even.error else _allocation(curves, even.keys, bound)
+    room, market = _room(curves, total), _Market(curves)
+    whole = _Range(np.array([_first(one) for one in curves]), np.full(len(curves), NEVER - 1))
+    below, above, price = _bisect(market, whole, room)
+    bound = max(float(market.cost(price, whole)[1].min(1).sum()) - price * room, 0.0)
+    # A jump along a hull that is longer than what is left may be barred, or taken at the others' expense.
+    splits = [_greedy(market, whole, room)]
+    for head in np.argsort(above - below)[-JUMPS_TRIED:]:
+        least = np.where(np.arange(len(curves)) == head, above, whole.least)
+        if above[head] > below[head] + 1 and int(least.sum()) <= room:
+            splits.append(_greedy(market, _Range(least, whole.most), room))
+    found = [_allocation(curves, split.tolist(), bound) for split in splits]
+    found.append(_allocation(curves, uniform_total(curves, room).keys, bound))
+    return min(found, key=lambda one: one.error)
+
+
+@dataclass(frozen=True, eq=False)
+class _Range:
+    """The fewest and the most keys that each head may take."""
+
+    least: np.ndarray
+    most: np.ndarray
 
 
 class _Market:
@@ -190,45 +198,58 @@ class _Market:
         ratio = np.where(bent, self.right / np.maximum(self.left, 1), 2.0)
         self.power = np.where(bent, np.log(self.low / self.high) / np.log(ratio), 0.0)
 
-    def options(self, price: float, cap: np.ndarray) -> np.ndarray:
+    def options(self, price: float, allowed: _Range) -> np.ndarray:
         """(heads, candidates): on each piece its ends and the two whole numbers about the minimum."""
         p = self.power
         with np.errstate(divide="ignore", invalid="ignore"):
             best = np.exp((np.log(p * self.low / price) + p * np.log(self.left)) / (p + 1))
         best = np.clip(np.where(p > 0, best, 0.0), self.left, self.right).astype(np.int64)
-        pieces = np.concatenate([self.left, best, best + 1, self.right], 1)
-        last = np.tile(self.right, 4)
-        return np.minimum(np.minimum(pieces, last), cap[:, None])
+        pieces = np.concatenate([self.left, best, np.minimum(best + 1, self.right), self.right], 1)
+        return np.clip(pieces, allowed.least[:, None], allowed.most[:, None])
 
-    def cost(self, price: float, cap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def cost(self, price: float, allowed: _Range) -> tuple[np.ndarray, np.ndarray]:
         """The options, with full attention as the last, and w f(n) + λ n for each: infinite where not allowed."""
-        n = self.options(price, cap)
+        n = self.options(price, allowed)
         left, right, low, high, power = (
             np.tile(part, 4) for part in (self.left, self.right, self.low, self.high, self.power)
         )
         curved = low * (np.maximum(left, 1) / np.maximum(n, 1)) ** power
         straight = low + (high - low) * n / np.maximum(right, 1)
         value = np.where(n == right, high, np.where(left == 0, straight, curved)) + price * n
-        value = np.where((n < left) | (n >= self.full), np.inf, value)
-        whole = np.where(self.full <= cap[:, None], price * self.full, np.inf)
+        value = np.where((n < left) | (n > right) | (n >= self.full), np.inf, value)
+        whole = np.where(self.full <= allowed.most[:, None], price * self.full, np.inf)
         return np.concatenate([n, self.full], 1), np.concatenate([value, whole], 1)
 
-    def demand(self, price: float, cap: np.ndarray) -> np.ndarray:
+    def demand(self, price: float, allowed: _Range) -> np.ndarray:
         """(heads,): the cheapest option, the fewest keys among equals."""
-        n, cost = self.cost(price, cap)
+        n, cost = self.cost(price, allowed)
         return np.where(cost <= cost.min(1, keepdims=True), n, NEVER).min(1)
 
 
-def _bisect(market: _Market, cap: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, float]:
+def _greedy(market: _Market, allowed: _Range, room: int) -> np.ndarray:
+    """The walk along the hulls; a jump that is longer than what is left is barred, and the rest shared out again."""
+    while True:
+        below, above, _ = _bisect(market, allowed, room)
+        chosen = _fill(below, above, room)
+        left = room - int(chosen.sum())
+        if left == 0 or bool((above <= chosen).all()):
+            return chosen
+        allowed = _Range(allowed.least, np.minimum(allowed.most, chosen + left))
+
+
+def _bisect(market: _Market, allowed: _Range, room: int) -> tuple[np.ndarray, np.ndarray, float]:
     """The demand just above and just below the price at which more than `room` keys are asked for, and that price.
     If even free keys are not asked for in that number, both are the demand for free keys."""
-    above = market.demand(0.0, cap)
+    above = market.demand(0.0, allowed)
     if int(above.sum()) <= room:
         return above, above, 0.0
-    low, high = np.log(TINY), np.log(2 * market.low.max())  # at the higher price nobody takes more than the first
-    below = market.demand(float(np.exp(high)), cap)
+    low, high = (
+        np.log(TINY),
+        np.log(2 * market.low.max()),
+    )  # at the higher price nobody takes more than the first
+    below = market.demand(float(np.exp(high)), allowed)
     while low < (middle := (low + high) / 2) < high:
-        taken = market.demand(float(np.exp(middle)), cap)
+        taken = market.demand(float(np.exp(middle)), allowed)
         if int(taken.sum()) <= room:
             high, below = middle, taken
         else:
@@ -267,9 +288,7 @@ def _room(curves: Sequence[HeadCurve], total: int) -> int:
     return room
 
 
-def _allocation(
-    curves: Sequence[HeadCurve], keys: Sequence[int], bound: float | None = None
-) -> Allocation:
+def _allocation(curves: Sequence[HeadCurve], keys: Sequence[int], bound: float | None = None) -> Allocation:
     square = tuple(one.at(n) for one, n in zip(curves, keys, strict=True))
     n = tuple(
         None if one.full is not None and n >= one.full else n for one, n in zip(curves, keys, strict=True)

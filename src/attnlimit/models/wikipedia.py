@@ -71,8 +71,8 @@ def _path() -> Path:
 def clean(markup: str) -> str:
     """The running paragraphs of a page in wiki markup, one paragraph a line.
 
-    >>> clean("'''Albedo''' is [[reflectivity|reflecting power]].<ref>A book.</ref>{{sfn|X}}\\n\\n== Uses ==\\n* ice")
-    'Albedo is reflecting power.'
+    >>> clean("'''Albedo''' is [[reflectivity|reflecting power]] of snow and ice.<ref>A book.</ref>{{sfn|X}}\\n\\n== Uses ==\\n* cooling")
+    'Albedo is reflecting power of snow and ice.'
     """
     text = _dropped.sub("", _empty_tag.sub("", _comment.sub("", markup)))
     if closing := _closing.search(text):
@@ -106,7 +106,7 @@ def _without_braces(text: str) -> str:
 
 
 def _template_text(body: str) -> str:
-    name, *arguments = (part.strip() for part in body.split("|"))
+    name, *arguments = (part.strip() for part in _link.sub(_link_text, body).split("|"))
     plain = [argument for argument in arguments if argument and "=" not in argument]
     name = name.lower()
     if name in ("convert", "cvt") and len(plain) > 1:

@@ -19,6 +19,7 @@ from attnlimit.models.load import Loaded, load
 from attnlimit.models.run import Run
 from attnlimit.models.text import Document, special_tokens, texts, token_windows
 from attnlimit.numerics.inputs import as_count, as_positive
+from attnlimit.numerics.threads import side_by_side
 
 POINTS = 24
 CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
@@ -131,25 +132,24 @@ class _Work:
             return  # cross-attention: its keys are another sequence's
         self.names[call.layer] = call.name
         self.causal |= call.mask.plain == "causal"
-        for head in range(call.heads):
-            key = (call.layer, head)
-            k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
-            q = call.query[:, head].float()
-            real = self.plan.real.to(q.device)
-            self.moments.setdefault(key, _Moments()).add(q[:, real], k[:, real], call.scale)
-            if self.plan.pooled:
-                self._pooled(key, call, q, k[:, real], v[:, real])
-            else:
-                rows = torch.tensor(
-                    [row for place, row in self.plan.places if place == self.batch], device=q.device
-                )
-                if len(rows):
-                    sink = None if call.sink is None else call.sink[head].float()
-                    scores = call.scores(0, head, rows)
-                    self._measured(key, scores.shape[1]).add(scores, v[0], rows + call.own_key, sink)
+        side_by_side(lambda head: self._head(call, head), range(call.heads))
         self.done += 1
         if self.progress is not None:
             self.progress(self.done, self.total)
+
+    def _head(self, call: Call, head: int) -> None:
+        key = (call.layer, head)
+        k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
+        q, real = call.query[:, head].float(), self.plan.real.to(call.query.device)
+        self.moments.setdefault(key, _Moments()).add(q[:, real], k[:, real], call.scale)
+        if self.plan.pooled:
+            self._pooled(key, call, q, k[:, real], v[:, real])
+            return
+        rows = torch.tensor([row for place, row in self.plan.places if place == self.batch], device=q.device)
+        if len(rows) and call.own_key is not None:
+            sink = None if call.sink is None else call.sink[head].float()
+            scores = call.scores(0, head, rows)
+            self._measured(key, scores.shape[1]).add(scores, v[0], rows + call.own_key, sink)
 
     def _pooled(self, key: tuple[int, int], call: Call, q: Tensor, k: Tensor, v: Tensor) -> None:
         if call.bias is not None or call.softcap is not None or call.sink is not None:

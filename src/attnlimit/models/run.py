@@ -14,7 +14,7 @@ import torch
 
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.exact import Kept
-from attnlimit.models.allocate import split_total
+from attnlimit.models.allocate import HeadCurve, split_total
 from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.heads import POLICIES, HeadReport, least_n
 from attnlimit.numerics.inputs import as_positive
@@ -89,10 +89,12 @@ class Run:
         return min(choices, key=lambda entry: entry.effective_keys or 0.0)
 
     def _split(self, name: str, total: int) -> list[HeadBudget]:
-        curves = [Curve(one.n, tuple(e * e for e in one.curves[name]["rms"])) for one in self.heads]
-        return [
-            self._entry(one, name, n) for one, n in zip(self.heads, split_total(curves, total), strict=True)
+        curves = [
+            HeadCurve(one.n, tuple(e * e for e in one.curves[name]["rms"]), full=round(one.visible_keys))
+            for one in self.heads
         ]
+        shared = split_total(curves, total).n
+        return [self._entry(one, name, n) for one, n in zip(self.heads, shared, strict=True)]
 
     def _entry(self, one: HeadReport, name: str, sampled: int | None) -> HeadBudget:
         kept, visible = POLICIES[name], one.visible_keys

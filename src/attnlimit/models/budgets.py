@@ -142,8 +142,10 @@ class Budgets:
         layers, as attention_layers(model) gives them (or just their numbers of heads). With `tokens` the effective
         keys are those expected for one text of that length."""
         counts = _heads(infos)
-        if len(set(counts)) != 1:
-            raise InputError(f"Budgets need the same number of heads in every layer, got {counts}.")
+        if len(set(counts)) != 1 or counts[0] < 1:
+            raise InputError(
+                f"Budgets need the same number of heads, at least 1, in every layer, got {counts}."
+            )
         one = HeadBudget(0, 0, Kept() if kept is None else kept, n)
         keys = None if tokens is None else one.distinct(as_count(tokens, "tokens"), causal)
         full = None if tokens is None else HeadBudget(0, 0).distinct(tokens, causal)
@@ -198,7 +200,7 @@ class Budgets:
     def check_fits(self, model: Any) -> None:
         """Refuse a model (or its list of layers) with another number of layers or heads."""
         counts = _heads(model)
-        if len(counts) != self.layers or any(count != self.heads for count in counts):
+        if len(counts) != self.layers or any(count not in (0, self.heads) for count in counts):
             raise InputError(
                 f"These budgets, made for {self.model or 'an unnamed model'}, are for {_shape([self.heads] * self.layers)}, "
                 f"but the model has {_shape(counts)}: budgets hold for the model they were made for. "
@@ -290,7 +292,7 @@ def _check_grid(entries: tuple[HeadBudget, ...], layers: int, heads: int) -> Non
 
 
 def _heads(model: Any) -> list[int]:
-    """Heads of each layer, from numbers, layer infos or a model."""
+    """Heads of each layer, from numbers, layer infos or a model; 0 where only a call of the layer will tell."""
     if not isinstance(model, Iterable):
         from attnlimit.models.interface import attention_layers
 
@@ -298,7 +300,7 @@ def _heads(model: Any) -> list[int]:
     counts = [one if isinstance(one, int) else one.heads for one in model]
     if not counts:
         raise InputError("There are no attention layers to give budgets to.")
-    return [as_count(count, "heads") for count in counts]
+    return counts
 
 
 def _shape(counts: list[int]) -> str:

@@ -1,5 +1,6 @@
 """Hugging Face models: their attention calls, what each head needs, and attention with fewer keys."""
 
+from attnlimit.models.check import check_model
 from attnlimit.models.interface import Call, Handler, LayerInfo, Observed, attention_layers, observe
 from attnlimit.models.load import Loaded, load, packaged_bert
 
@@ -10,6 +11,7 @@ __all__ = [
     "Loaded",
     "Observed",
     "attention_layers",
+    "check_model",
     "load",
     "observe",
     "packaged_bert",

@@ -104,7 +104,7 @@ def _attach(stack: ExitStack, model: nn.Module, observed: Observed) -> None:
 
     def after_first(module: nn.Module, args: Any, output: Any) -> None:
         if not any(observed.calls):
-            raise _not_seen(model, "none of its layers")
+            raise _not_seen(model, "none of its layers", was_run=True)
 
     stack.callback(model.register_forward_hook(after_first).remove)
 
@@ -237,8 +237,8 @@ def _check_called(model: nn.Module, observed: Observed) -> None:
         )
 
 
-def _not_seen(model: nn.Module, which: str) -> ModelNotSupported:
+def _not_seen(model: nn.Module, which: str, was_run: bool = False) -> ModelNotSupported:
     return ModelNotSupported(
         f"{type(model).__name__} (model type '{model_type(model)}'): {which} called the attention function inside "
-        f"the block. {adapters.advice()}"
+        f"the block. {adapters.advice(was_run)}"
     )

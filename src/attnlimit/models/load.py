@@ -85,7 +85,8 @@ def load(
     if task is not None and task not in KINDS:
         raise InputError(f"task must be one of {', '.join(KINDS)}, got {task!r}.")
     source = find(name_or_path)
-    with _plain_errors(source), _quiet(transformers):
+    # Weights that a checkpoint lacks are drawn at random by transformers: not from the caller's generator.
+    with _plain_errors(source), _quiet(transformers), torch.random.fork_rng(devices=[]):
         config = transformers.AutoConfig.from_pretrained(source.place, **source.arguments())
         kind = task or _kind(config, source)
         notes = _prepare(config)
@@ -217,7 +218,8 @@ def _plain_errors(source: Source) -> Iterator[None]:
             raise InputError(f"{source.name} cannot be read: {_first(problem)}") from problem
         raise InputError(
             f"'{source.name}' cannot be had from the Hugging Face hub: no network, no such model, or no safetensors in "
-            f"it ({_first(problem)}). Download it elsewhere and pass the folder's path."
+            f"it ({_first(problem)}). There is no folder of that name here either. Download the model where there is "
+            "network and pass the path of its folder."
         ) from problem
     except (ValueError, KeyError, NotImplementedError) as problem:
         if isinstance(problem, InputError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,20 +26,6 @@ def everything(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tenso
 def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """A query sees the keys up to its own position."""
     return key <= query
-
-
-class Mask(Protocol):
-    """What a query sees, whatever form the model gave it in."""
-
-    @property
-    def plain(self) -> str | None:
-        """ "all" or "causal" when one flag of fused attention says it all, else None."""
-
-    def seen(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
-        """bool, broadcast shape of batch, rows and keys."""
-
-    def added(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor | None:
-        """What the mask adds to the scores of keys that are seen, or None for nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +49,7 @@ class RuleMask:
 
     @property
     def plain(self) -> str | None:
+        """ "all" or "causal" when one flag of fused attention says it all, else None."""
         if self.padding is not None and not bool(self.padding.all()):
             return None
         name = getattr(self.rule, "__name__", "")
@@ -76,6 +63,7 @@ class RuleMask:
         return "causal" if rows == keys and self.query_start == self.key_start else None
 
     def seen(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
+        """bool, in the broadcast shape of batch, rows and keys: True where the query sees the key."""
         batch, rows, keys = (index.to(self.device) for index in (batch, rows, keys))
         query, key = rows + self.query_start, keys + self.key_start
         first = torch.zeros((), dtype=torch.long, device=self.device)
@@ -88,6 +76,7 @@ class RuleMask:
         return visible.expand(torch.broadcast_shapes(batch.shape, rows.shape, keys.shape))
 
     def added(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor | None:
+        """What the mask adds to the scores of keys that are seen: nothing."""
         return None
 
     def dense(self) -> Tensor:
@@ -103,6 +92,10 @@ class RuleMask:
         wanted = [*args, kwargs.get("dtype")]
         if any(isinstance(arg, (torch.dtype, Tensor)) for arg in wanted):
             return self.dense().to(*args, **kwargs)
+        return self
+
+    def contiguous(self) -> RuleMask:
+        """Itself: generation asks this of masks it made before the forward pass."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -174,12 +167,18 @@ class TensorMask:
         return pick(self.matrix, batch, head, rows, keys)
 
     def seen(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
+        """bool, in the broadcast shape of the indices: True where the query sees the key."""
         part = self._pick(batch, head, rows, keys)
         # Half the least number: some models add two masks, or scores, to the least number itself.
         return part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
 
     def added(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor | None:
+        """What the mask adds to the scores of keys that are seen, or None for nothing."""
         return None if self.matrix.dtype == torch.bool else self._pick(batch, head, rows, keys)
+
+
+Mask: TypeAlias = RuleMask | TensorMask
+"""What a query sees, in the form the model gave it."""
 
 
 def pick(matrix: Tensor, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:

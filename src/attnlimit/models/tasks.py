@@ -18,6 +18,8 @@ from attnlimit.models.text import Document, as_documents, special_tokens, token_
 from attnlimit.numerics.inputs import as_count
 
 Progress = Callable[[int, int], object]
+WINDOWS = 64
+"""Windows that are enough for a task, unless told otherwise."""
 LOGITS_AT_ONCE = 2**26
 """Entries of the largest block of logits: 256 MB in float32."""
 
@@ -73,7 +75,7 @@ class Task(ABC):
         batch: int = 16,
         progress: Progress | None = None,
     ) -> TaskResult:
-        """Run the model over examples of at most `tokens` tokens (`most` of them: windows or documents), `batch` at a
+        """Run the model over examples of at most `tokens` tokens (`most` of them: 64 windows or all documents by default), `batch` at a
         time; `progress` is called with (batches done, batches in all)."""
         run = _Run(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
         with torch.no_grad():
@@ -113,7 +115,9 @@ class _Run:
     progress: Progress | None
 
     def windows(self) -> Tensor:
-        return token_windows(self.tokenizer, self.documents, self.tokens, most=self.most)
+        return token_windows(
+            self.tokenizer, self.documents, self.tokens, most=WINDOWS if self.most is None else self.most
+        )
 
     def first_documents(self) -> list[Document]:
         return self.documents[: None if self.most is None else as_count(self.most, "most")]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,9 @@ import numpy as np
 from attnlimit.errors import InputError
 from attnlimit.exact.kept import Kept
 from attnlimit.models import budgets_file
-from attnlimit.numerics.inputs import as_count, as_counts
+from attnlimit.numerics.inputs import Array, as_count, as_counts
+
+MEASURED = ("predicted_error", "effective_keys", "visible_keys")
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,7 @@ class HeadBudget:
     """Keys that full attention would attend to, mean over the same queries."""
 
     def __post_init__(self) -> None:
-        where = f"Budget of layer {self.layer!r}, head {self.head!r}"
-        for name in ("layer", "head", "sampled"):
-            value = getattr(self, name)
-            if value is None and name == "sampled":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InputError(f"{where}: {name} must be a whole number of at least 0, got {value!r}.")
-        if not isinstance(self.kept, Kept):
-            raise InputError(f"{where}: kept must be attnlimit.Kept(…), got {self.kept!r}.")
-        for name in ("predicted_error", "effective_keys", "visible_keys"):
-            value = getattr(self, name)
-            if value is not None and not _is_number(value):
-                raise InputError(
-                    f"{where}: {name} must be a finite number of at least 0 or None, got {value!r}."
-                )
+        where = _check_numbers(vars(self))
         if self.sampled == 0 and self.kept == Kept():
             raise InputError(
                 f"{where} keeps no key and samples none, so there is nothing to attend to: sample at least one."
@@ -121,11 +108,11 @@ class Budgets:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_header(self)
+        _check_header(vars(self))
         entries = tuple(sorted(self.entries, key=lambda one: (one.layer, one.head)))
         _check_grid(entries, self.layers, self.heads)
         object.__setattr__(self, "entries", entries)
-        object.__setattr__(self, "versions", MappingProxyType(dict(self.versions)))
+        object.__setattr__(self, "versions", dict(self.versions))
 
     @classmethod
     def uniform(
@@ -181,7 +168,7 @@ class Budgets:
         full = [one.visible_keys for one in self.entries if one.visible_keys is not None]
         return None if self.total is None or len(full) < len(self.entries) else self.total / sum(full)
 
-    def cost(self, lengths: int | Sequence[int], causal: bool | None = None) -> Cost:
+    def cost(self, lengths: Array, causal: bool | None = None) -> Cost:
         """Expected keys attended to on texts of the given lengths (tokens), whatever length the budgets were made for:
         a query attends to no key that it does not see, and a key drawn twice is one key. Every query is taken to see
         its whole text (up to itself, if causal): sliding windows of the model are not counted."""
@@ -234,6 +221,7 @@ class Budgets:
         """From what `to_dict` gives, checked strictly."""
         names = [one.name for one in fields(cls)]
         header = budgets_file.checked(record, [*names, "total", "share"])
+        _check_header(header)
         entries = tuple(_entry(one) for one in header["entries"])
         budgets = cls(**{**{name: header[name] for name in names}, "entries": entries})
         for name in ("total", "share"):
@@ -259,21 +247,36 @@ def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < float("inf")
 
 
-def _check_header(budgets: Budgets) -> None:
-    as_count(budgets.layers, "layers")
-    as_count(budgets.heads, "heads")
+def _check_numbers(facts: Mapping[str, Any]) -> str:
+    where = f"Budget of layer {facts['layer']!r}, head {facts['head']!r}"
+    for name in ("layer", "head", "sampled"):
+        value = facts[name]
+        if value is None and name == "sampled":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(f"{where}: {name} must be a whole number of at least 0, got {value!r}.")
+    for name in MEASURED:
+        if facts[name] is not None and not _is_number(facts[name]):
+            raise InputError(
+                f"{where}: {name} must be a finite number of at least 0 or None, got {facts[name]!r}."
+            )
+    return where
+
+
+def _check_header(facts: Mapping[str, Any]) -> None:
+    as_count(facts["layers"], "layers")
+    as_count(facts["heads"], "heads")
     for name, kind in (("model", str), ("policy", str), ("causal", bool), ("versions", Mapping)):
-        value = getattr(budgets, name)
-        if not isinstance(value, kind):
-            raise InputError(f"{name} must be {kind.__name__}, got {value!r}.")
-    if not all(isinstance(part, str) for pair in budgets.versions.items() for part in pair):
-        raise InputError(f"versions must map package names to texts, got {dict(budgets.versions)!r}.")
-    if budgets.tokens is not None:
-        as_count(budgets.tokens, "tokens")
-    if budgets.seed is not None and (isinstance(budgets.seed, bool) or not isinstance(budgets.seed, int)):
-        raise InputError(f"seed must be a whole number or None, got {budgets.seed!r}.")
-    if budgets.rel_error is not None and not (_is_number(budgets.rel_error) and budgets.rel_error > 0):
-        raise InputError(f"rel_error must be a finite number above 0 or None, got {budgets.rel_error!r}.")
+        if not isinstance(facts[name], kind):
+            raise InputError(f"{name} must be {kind.__name__}, got {facts[name]!r}.")
+    if not all(isinstance(part, str) for pair in facts["versions"].items() for part in pair):
+        raise InputError(f"versions must map package names to texts, got {facts['versions']!r}.")
+    if facts["tokens"] is not None:
+        as_count(facts["tokens"], "tokens")
+    if facts["seed"] is not None and (isinstance(facts["seed"], bool) or not isinstance(facts["seed"], int)):
+        raise InputError(f"seed must be a whole number or None, got {facts['seed']!r}.")
+    if facts["rel_error"] is not None and not (_is_number(facts["rel_error"]) and facts["rel_error"] > 0):
+        raise InputError(f"rel_error must be a finite number above 0 or None, got {facts['rel_error']!r}.")
 
 
 def _check_grid(entries: tuple[HeadBudget, ...], layers: int, heads: int) -> None:
@@ -320,7 +323,9 @@ def _entry(record: Any) -> HeadBudget:
     budgets_file.same_fields(record["kept"], [one.name for one in fields(Kept)], where)
     if not isinstance(record["kept"]["own"], bool):
         raise InputError(f"{where}.own must be true or false, got {record['kept']['own']!r}.")
-    return HeadBudget(**{**record, "kept": Kept(**record["kept"])})
+    _check_numbers(record)
+    measured = {name: None if record[name] is None else float(record[name]) for name in MEASURED}
+    return HeadBudget(**{**record, **measured, "kept": Kept(**record["kept"])})
 
 
 def _agree(stored: object, derived: float | None) -> bool:

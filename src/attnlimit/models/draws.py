@@ -12,8 +12,9 @@ have in common:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,10 +35,8 @@ class Drawn:
     """Σ times."""
 
 
-class Draw(Protocol):
-    """Draws for one head and text; called with the rest of one block of queries after another."""
-
-    def __call__(self, rest: Bool[Tensor, "m keys"]) -> Drawn: ...
+Draw: TypeAlias = Callable[[Tensor], Drawn]
+"""For one head and text: takes the rest (m, keys) of one block of queries after another."""
 
 
 class Shared:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -131,7 +132,7 @@ def find(name_or_path: str | Path) -> Source:
         return Source(text, str(path.parent), local=True, gguf=path.name)
     if (
         isinstance(name_or_path, Path)
-        or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text)
+        or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text)
         or path.suffix == ".gguf"
     ):
         raise InputError(
@@ -158,11 +159,11 @@ def _check_folder(folder: Path) -> None:
 
 
 def _kind(config: Any, source: Source) -> str:
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
-        return "classifier" if architecture.endswith("SequenceClassification") else "seq2seq"
+    architecture = _architecture(config)
     if architecture.endswith("SequenceClassification"):
         return "classifier"
+    if config.is_encoder_decoder and not architecture.endswith("EncoderModel"):
+        return "seq2seq"
     if source.gguf is not None or architecture.endswith(
         ("CausalLM", "LMHeadModel", "ForConditionalGeneration")
     ):
@@ -173,8 +174,13 @@ def _kind(config: Any, source: Source) -> str:
 
 
 def _class(config: Any, kind: str) -> str:
-    # A seq2seq checkpoint of which only the encoder is wanted.
-    return "AutoModelForTextEncoding" if kind == "encoder" and config.is_encoder_decoder else KINDS[kind]
+    # Of models that are encoder and decoder, AutoModel would build both.
+    both = config.is_encoder_decoder or _architecture(config).endswith("EncoderModel")
+    return "AutoModelForTextEncoding" if kind == "encoder" and both else KINDS[kind]
+
+
+def _architecture(config: Any) -> str:
+    return str((getattr(config, "architectures", None) or [""])[0])
 
 
 def _prepare(config: Any) -> tuple[str, ...]:
@@ -211,9 +217,11 @@ def _tokenizer(transformers: Any, source: Source) -> tuple[Any | None, str]:
 @contextmanager
 def _plain_errors(source: Source) -> Iterator[None]:
     # transformers' errors are long and do not know what we refuse; say what happened and what to do.
+    from safetensors import SafetensorError
+
     try:
         yield
-    except OSError as problem:
+    except (OSError, SafetensorError) as problem:
         if source.local:
             raise InputError(f"{source.name} cannot be read: {_first(problem)}") from problem
         raise InputError(
@@ -221,12 +229,15 @@ def _plain_errors(source: Source) -> Iterator[None]:
             f"it ({_first(problem)}). There is no folder of that name here either. Download the model where there is "
             "network and pass the path of its folder."
         ) from problem
-    except (ValueError, KeyError, NotImplementedError) as problem:
-        if isinstance(problem, InputError):
-            raise
+    except ImportError as problem:
+        raise MissingExtra(f"{_first(problem)} All of it: pip install 'attnlimit[models]'.") from problem
+    except (ValueError, LookupError, NotImplementedError, struct.error) as problem:
+        if source.gguf is not None and "not supported" not in str(problem):
+            raise InputError(f"{source.name} cannot be read as GGUF: {_first(problem)}") from problem
         raise ModelNotSupported(
-            f"transformers {_transformers().__version__} cannot load '{source.name}' without running its own code: "
-            f"{_first(problem)} Upgrade transformers, or choose a model that it knows."
+            f"transformers {_transformers().__version__} cannot load '{source.name}' by itself, and no code of a "
+            f"checkpoint is ever run: {_first(problem)} Upgrade transformers, ask for another task, or choose a model "
+            "that it knows."
         ) from problem
 
 

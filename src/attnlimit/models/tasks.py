@@ -75,8 +75,8 @@ class Task(ABC):
         batch: int = 16,
         progress: Progress | None = None,
     ) -> TaskResult:
-        """Run the model over examples of at most `tokens` tokens (`most` of them: 64 windows or all documents by default), `batch` at a
-        time; `progress` is called with (batches done, batches in all)."""
+        """Run the model over examples of at most `tokens` tokens, `batch` at a time. `most` limits the examples: 64
+        windows, or all documents, by default. `progress` is called with (batches done, batches in all)."""
         run = _Run(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
         with torch.no_grad():
             per_example, extra = self.measure(run)

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from attnlimit.errors import InputError, RateNotResolved
-from attnlimit.rates import choose, fit_log, fit_power, local_slopes
+from attnlimit.rates import bootstrap, choose, fit_log, fit_power, local_slopes
 
 N = [100, 200, 400, 800, 1600, 3200]
 
@@ -122,7 +122,7 @@ def test_few_rows_are_wider_and_blocks_agree(monkeypatch: pytest.MonkeyPatch) ->
     few, many = fit_power(N, data[:5]), fit_power(N, data)
     assert all(math.isfinite(end) for end in few.interval)
     assert few.interval[1] - few.interval[0] > many.interval[1] - many.interval[0]
-    monkeypatch.setattr("attnlimit.rates.bootstrap.COUNTS_AT_ONCE", 2_000)
+    monkeypatch.setattr(bootstrap, "COUNTS_AT_ONCE", 2_000)
     assert fit_power(N, data).interval == pytest.approx(many.interval, abs=0.01)
 
 

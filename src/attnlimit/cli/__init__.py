@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from attnlimit import __version__
+from attnlimit.cli.analyze import analyze
 from attnlimit.cli.bound import bound
+from attnlimit.cli.budget import budget
 from attnlimit.cli.cite import cite
 from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
@@ -21,7 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-THEORY, MORE = "Token laws", "More"
+MODELS, THEORY, MORE = "Models", "Token laws", "More"
+app.command(rich_help_panel=MODELS)(analyze)
+app.command(rich_help_panel=MODELS)(budget)
 app.command(rich_help_panel=THEORY)(curve)
 app.command(rich_help_panel=THEORY)(complexity)
 app.command(rich_help_panel=THEORY)(phase)

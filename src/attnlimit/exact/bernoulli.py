@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.exact.atoms import Atoms, KeptSet
 from attnlimit.exact.laplace import ENTRIES_AT_ONCE, HEAVY, SLOW_START, STEP, tau_grid
+from attnlimit.numerics.compiled import has_numba, run_compiled
 
 
 def bernoulli_moments(
@@ -25,35 +30,74 @@ def bernoulli_moments(
     zero error, with probability (1 − p)^count.
     """
     tau = tau_grid(atoms, int(count.max()), kept, SLOW_START)
-    error = atoms.mean - atoms.limit[:, None, :]
-    square = atoms.squares()
+    error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
     number = atoms.log_mass.exp() * count
-    rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
-    step = STEP * atoms.smooth
-    squares, biases = [], []
+    sums = _compiled_sums if has_numba() and tau.device.type == "cpu" else _plain_sums
+    log_phi, noise, drift = sums(tau, atoms.scores, number, error, square, p)
+    if kept is not None:
+        own = tau[:, None, :] + kept.log_weight[:, None, None] - kept_scale[..., None].log()
+        own = own.clamp_max(HEAVY).exp()
+        log_phi = log_phi - own
+        drift = drift + own[..., None] * kept.mean_error[:, None, None, :]
+    phi, step = log_phi.exp(), STEP * atoms.smooth
+    square = step * (phi * (drift.square().sum(-1) + noise)).sum(2)
+    return square, step * (phi[..., None] * drift).sum(2)
+
+
+def _compiled_sums(
+    tau: Tensor, scores: Tensor, number: Tensor, error: Tensor, square: Tensor, p: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log Φ, Σ (r − r²)(tw)²‖u‖² and Σ r tw u, each (m, k, t, ·)."""
+    sums = torch.zeros(*tau.shape, p.shape[1], error.shape[-1] + 2, dtype=torch.float64)
+    inputs = (part.contiguous() for part in (tau, scores, number, error, square, p))
+    run_compiled(_accumulate, len(tau), *inputs, sums)
+    sums = sums.transpose(1, 2)
+    return sums[..., 0], sums[..., 1], sums[..., 2:]
+
+
+def _accumulate(
+    start: int, stop: int, tau: Any, scores: Any, number: Any, error: Any, square: Any, p: Any, out: Any
+) -> None:
+    for i in range(start, stop):
+        present = np.flatnonzero(number[i])
+        for t in range(tau.shape[1]):
+            for j in present:
+                y = math.exp(min(tau[i, t] + scores[i, j], 6.5))
+                seen, many = math.exp(-y), number[i, j]
+                for k in range(p.shape[1]):
+                    chance = p[i, k]
+                    if chance == 1.0:
+                        r = 1.0
+                        out[i, t, k, 0] -= many * y
+                    else:
+                        q = 1.0 - chance + chance * seen
+                        r = chance * seen / q
+                        out[i, t, k, 0] += many * math.log(q)
+                    if r < 1e-18:
+                        continue
+                    out[i, t, k, 1] += many * r * (1.0 - r) * y * y * square[i, j]
+                    w = many * r * y
+                    for c in range(error.shape[2]):
+                        out[i, t, k, 2 + c] += w * error[i, j, c]
+
+
+def _plain_sums(
+    tau: Tensor, scores: Tensor, number: Tensor, error: Tensor, square: Tensor, p: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in torch, some queries and one p at a time."""
+    rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * scores.shape[1]))
+    parts = []
     for start in range(0, len(tau), rows):
         block = slice(start, start + rows)
-        y = (tau[block, :, None] + atoms.scores[block, None, :]).clamp_max(HEAVY).exp_()
+        y = (tau[block, :, None] + scores[block, None, :]).clamp_max(HEAVY).exp_()
         vectors, scalars = number[block, :, None] * error[block], (number[block] * square[block])[..., None]
-        moments = []
-        for k in range(p.shape[1]):
-            chance = p[block, k, None, None]
+        each = []
+        for chance in p[block].unbind(1):
+            chance = chance[:, None, None]
             log_q = torch.where(chance < 1, torch.log1p(chance * torch.expm1(-y)), -y)
             r = chance / (chance + (1 - chance) * y.exp())
-            log_phi = (log_q @ number[block, :, None])[..., 0]
-            drift, noise = (r * y) @ vectors, (r * (1 - r) * y.square()) @ scalars
-            if kept is not None:
-                own = tau[block] + kept.log_weight[block, None] - kept_scale[block, k, None].log()
-                own = own.clamp_max(HEAVY).exp()
-                log_phi = log_phi - own
-                drift = drift + own[..., None] * kept.mean_error[block, None, :]
-            phi = log_phi.exp()
-            moments.append(
-                (
-                    step * (phi * (drift.square().sum(-1) + noise[..., 0])).sum(1),
-                    step * (phi[..., None] * drift).sum(1),
-                )
-            )
-        squares.append(torch.stack([moment[0] for moment in moments], 1))
-        biases.append(torch.stack([moment[1] for moment in moments], 1))
-    return torch.cat(squares), torch.cat(biases)
+            noise = (r * (1 - r) * y.square()) @ scalars
+            each.append(((log_q @ number[block, :, None])[..., 0], noise[..., 0], (r * y) @ vectors))
+        parts.append([torch.stack(part, 1) for part in zip(*each, strict=True)])
+    log_phi, noise, drift = (torch.cat(part) for part in zip(*parts, strict=True))
+    return log_phi, noise, drift

@@ -117,6 +117,9 @@ def _subsampled(
 ) -> Prepared:
     scores = head.query(x) @ head.keys(tokens.tokens).T
     mask = None if kept is None else _kept_mask(tokens, scores, kept, positions)
+    least = len(tokens) if mask is None else int((~mask).sum(1).min())
+    if scheme == "bernoulli" and n_max > least:
+        raise InputError(f"Bernoulli sampling of n = {n_max} keys needs at least as many, got {least}.")
     values, mass = head.read_linear(tokens.values), tokens.probabilities
     return prepare_scores(
         scores, values, n_max, mass=mass, kept=mask, scheme=scheme, importance=importance, binned=binned
@@ -137,7 +140,7 @@ def prepare_scores(
     binned: bool = True,
 ) -> Prepared:
     """The same from the scores themselves, whatever made them: `hidden` keys are not seen by their query, `sink` is the
-    score of a key without value, always kept."""
+    score of a key without value, always kept. Bernoulli sampling of more keys than there are keeps them all."""
     m, keys = scores.shape
     mass = scores.new_full((keys,), 1 / keys) if mass is None else mass
     none = torch.zeros(1, 1, dtype=torch.bool, device=scores.device)
@@ -145,10 +148,6 @@ def prepare_scores(
     rest = (~skipped).expand(m, keys).sum(1, keepdim=True).double()
     if not bool((rest > 0).all()):
         raise InputError("Some query keeps every key that it sees: nothing is left to sample.")
-    if scheme == "bernoulli" and n_max > float(rest.min()):
-        raise InputError(
-            f"Bernoulli sampling of n = {n_max} keys needs at least as many, got {int(rest.min())}."
-        )
 
     def ready(rows: slice, coarser: int = 1) -> Moments:
         here = [None if part is None else part[rows] for part in (kept, hidden, sink)]
@@ -168,7 +167,9 @@ def prepare_scores(
             count = rest[rows]
             scale = count / n if importance else torch.ones_like(count * n)
             if shared is None:
-                return bernoulli_moments(atoms, own, count, (n / count).expand(len(count), -1), scale)
+                return bernoulli_moments(
+                    atoms, own, count, (n / count).clamp_max(1.0).expand(len(count), -1), scale
+                )
             return shared.moments(n, scale)
 
         return moments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from attnlimit.models.text import Document, special_tokens, texts, token_windows
 from attnlimit.numerics.inputs import as_count, as_positive
 from attnlimit.numerics.threads import side_by_side
 
-POINTS = 24
+POINTS, CONTEXT_POINTS = 24, 14
 CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
 DEFAULT_TOKENS = 512
 
@@ -69,7 +70,7 @@ def analyze(
             work.total = len(batches) * len(observed.layers)
             loaded.model(input_ids=batch.to(loaded.model.device))
     facts = {
-        "model": loaded.name,
+        "model": _short(loaded.name),
         "kind": loaded.kind,
         "population": population,
         "tokens": length,
@@ -83,7 +84,8 @@ def analyze(
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        "method": "exact (Laplace quadrature), keys sampled with replacement; relative to the rms of the head's outputs",
+        "method": f"exact (Laplace quadrature), keys sampled {'with' if pooled else 'without'} replacement; "
+        "relative to the rms of the head's outputs",
     }
     return Run(facts, tuple(work.reports(rel_error)))
 
@@ -164,8 +166,9 @@ class _Work:
 
     def _measured(self, key: tuple[int, int], keys: int) -> Measured:
         if key not in self.measured:
-            grid = {round(keys ** (i / (POINTS - 1))) for i in range(POINTS)}
-            self.measured[key] = Measured(tuple(sorted(grid)))
+            points, scheme = (POINTS, "iid") if self.plan.pooled else (CONTEXT_POINTS, "bernoulli")
+            grid = {round(keys ** (i / (points - 1))) for i in range(points)}
+            self.measured[key] = Measured(tuple(sorted(grid)), scheme)
         return self.measured[key]
 
     def reports(self, rel_error: float) -> list[Any]:
@@ -195,6 +198,14 @@ class _Moments:
         q, qq, k, kk = self.sums
         cov_q, cov_k = qq / n - torch.outer(q, q) / n**2, kk / n - torch.outer(k, k) / n**2
         return self.scale * float(torch.linalg.eigvals(cov_q @ cov_k).real.max().clamp_min(0).sqrt())
+
+
+def _short(name: str) -> str:
+    """A folder's own name, a hub id as it is."""
+    path = Path(name)
+    if not path.exists():
+        return name
+    return path.parent.name if path.name == "model" else path.name
 
 
 def _longest(loaded: Loaded) -> int:

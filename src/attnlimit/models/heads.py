@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -59,6 +59,8 @@ class Measured:
     """One head, query by query, over all passages."""
 
     n: tuple[int, ...]
+    scheme: str
+    """bernoulli: no key twice, exact when all are drawn; iid: with replacement."""
     squares: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in POLICIES})
     limits: list[Tensor] = field(default_factory=list)
     spreads: list[Tensor] = field(default_factory=list)
@@ -123,6 +125,7 @@ class Measured:
                 hidden=hidden[rows] if some else None,
                 sink=None if sink is None else sink.expand(int(rows.sum())),
                 importance=True,
+                scheme=self.scheme,
                 binned=scores.shape[1] > BIN_ABOVE,
             )
             result[rows] = prepared.moments(many)[0]
@@ -158,18 +161,22 @@ class Measured:
 
 
 def least_n(n: tuple[int, ...], relative: Float[Tensor, "m n"], rel_error: float) -> Float[Tensor, " m"]:
-    """Least n with error ≤ rel_error for each query, between grid points by a power law; ∞ beyond the grid."""
-    log_n = torch.tensor(n, dtype=torch.float64).log()
-    log_error, target = relative.clamp_min(1e-30).log(), math.log(rel_error)
-    enough = log_error <= target
+    """Least n with error ≤ rel_error for each query; ∞ beyond the grid. Between grid points the squared error is
+    taken as a + b/n, as it is where the central limit theorem holds, with and without replacement."""
+    square, inverse = relative.square(), 1 / torch.tensor(n, dtype=torch.float64)
+    enough = relative <= rel_error
     first = enough.to(torch.int8).argmax(1)
-    before = (first - 1).clamp_min(0)
-    rows = torch.arange(len(relative))
-    high, low = log_error[rows, first], log_error[rows, before]
-    share = ((low - target) / (low - high).clamp_min(1e-12)).clamp(0, 1)
-    found = (log_n[before] + share * (log_n[first] - log_n[before])).exp()
-    found = torch.where(first == 0, float(n[0]), found)
+    before, rows = (first - 1).clamp_min(0), torch.arange(len(relative))
+    high, low = square[rows, before], square[rows, first]
+    share = ((high - rel_error**2) / (high - low).clamp_min(1e-300)).clamp(0, 1)
+    found = 1 / (inverse[before] + share * (inverse[first] - inverse[before]))
     return torch.where(enough.any(1), (found - 1e-9).ceil(), torch.inf)
+
+
+def error_at(n: tuple[int, ...], rms: tuple[float, ...], at: int) -> float:
+    """The curve between its grid points, in the same way."""
+    inverse = 1 / np.asarray(n, dtype=float)
+    return float(np.sqrt(np.interp(1 / at, inverse[::-1], np.square(rms)[::-1])))
 
 
 def phase(n: int | None, effective: float, visible: float, rel_error: float) -> str:

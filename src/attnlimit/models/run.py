@@ -9,14 +9,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.exact import Kept
 from attnlimit.models.allocate import HeadCurve, split_total
 from attnlimit.models.budgets import Budgets, HeadBudget
-from attnlimit.models.heads import POLICIES, HeadReport, least_n
+from attnlimit.models.heads import POLICIES, HeadReport, error_at, least_n
 from attnlimit.numerics.inputs import as_positive
 
 SCHEMA = "attnlimit.run/1"
@@ -103,10 +102,10 @@ class Run:
             return full
         always = min(visible, max(int(kept.own), kept.window) + kept.sinks + kept.top)
         rest = visible - always
-        drawn = rest * (1 - (1 - 1 / max(rest, 1.0)) ** sampled) if rest > 0 else 0.0
+        drawn = min(rest, float(sampled))
         if always + drawn >= visible - 0.5:
             return full
-        error = _error_at(one, name, sampled)
+        error = error_at(one.n, one.curves[name]["rms"], sampled)
         return HeadBudget(one.layer, one.head, kept, sampled, error, always + drawn, visible)
 
     # --- files ------------------------------------------------------------------------------------
@@ -176,10 +175,3 @@ def _least(one: HeadReport, name: str, rel_error: float) -> int | None:
     rms = torch.tensor([one.curves[name]["rms"]], dtype=torch.float64)
     found = float(least_n(one.n, rms, rel_error)[0])
     return int(found) if found < float("inf") else None
-
-
-def _error_at(one: HeadReport, name: str, n: int) -> float:
-    """The rms curve at n, by a power law between grid points."""
-    log_n = np.log(np.asarray(one.n, dtype=float))
-    log_error = np.log(np.maximum(one.curves[name]["rms"], 1e-30))
-    return float(np.exp(np.interp(np.log(n), log_n, log_error)))

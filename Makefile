@@ -10,7 +10,7 @@ help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/.stamp ## Analyse every head of a real BERT on Wikipedia text
-	$(BIN)/attnlimit analyze --out attnlimit-out/demo
+	$(BIN)/attnlimit analyze --population corpus --rel-error 0.1 --out attnlimit-out/demo
 	@echo "Open attnlimit-out/demo/heatmap.png; the numbers are in attnlimit-out/demo/run.json."
 
 test: lint ## Run the whole gate: lint, then pytest with doctests and README snippets

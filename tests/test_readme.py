@@ -1,4 +1,4 @@
-"""Every snippet of the README runs: `>>>` blocks as doctests, `attnlimit` lines as commands."""
+"""Every snippet of the README and of docs/ runs: `>>>` blocks as doctests, `attnlimit` lines as commands."""
 
 import doctest
 import re
@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = {"sh", "bash", "console"}
 OUTPUT = {"text"}
 
@@ -86,14 +87,16 @@ def run_command(words: list[str], makefile: str) -> None:
             raise ValueError(f"the README test does not know how to check: {shlex.join(words)}")
 
 
-def test_python_blocks() -> None:
-    failures = run_python(blocks_of((ROOT / "README.md").read_text(encoding="utf-8")))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks(page: Path) -> None:
+    failures = run_python(blocks_of(page.read_text(encoding="utf-8")))
     assert not failures, failures
 
 
-def test_shell_blocks() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell_blocks(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for block in blocks_of((ROOT / "README.md").read_text(encoding="utf-8")):
+    for block in blocks_of(page.read_text(encoding="utf-8")):
         if block.language in SHELL:
             for words in commands_of(block):
                 run_command(words, makefile)

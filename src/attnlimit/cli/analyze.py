@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
+from attnlimit.numerics.counts import short_count
 
 if TYPE_CHECKING:
     from attnlimit.models.run import Run
@@ -118,4 +119,4 @@ def _cell(need: float, visible: float) -> str:
     if not need < float("inf"):
         return "[red]–[/]"
     shade = SHADES[sum(need > share * visible for share in (0.1, 0.3, 1.0))]
-    return f"[{shade}]{int(need)}[/]"
+    return f"[{shade}]{short_count(need)}[/]"

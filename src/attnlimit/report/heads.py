@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attnlimit.numerics.counts import short_count
 from attnlimit.rates import exponents
 from attnlimit.report.style import BLUE, COLOURS, GREEN, ORANGE, RED, axes
 
@@ -32,7 +33,7 @@ def heat_map(run: Any) -> Figure:
                 ax.text(
                     head,
                     layer,
-                    f"{int(value)}",
+                    short_count(float(value)),
                     ha="center",
                     va="center",
                     fontsize=7,

@@ -24,12 +24,13 @@ def heat_map(run: Any) -> Figure:
     figure, ax = axes(max(5.0, 1.8 + 0.42 * heads), max(2.8, 1.4 + 0.36 * layers))
     ax.grid(False)
     visible = float(run.grid("visible_keys").nan_to_num(0).max())
-    image = ax.imshow(need.numpy(), cmap="cividis", norm=LogNorm(1, max(visible, 2.0)), aspect="auto")
+    low = float(need.nan_to_num(visible).min()) / 2
+    image = ax.imshow(need.numpy(), cmap="cividis", norm=LogNorm(max(1.0, low), max(visible, 2.0)), aspect="auto")
     for layer in range(layers):
         for head in range(heads):
             value = need[layer, head]
             if torch.isfinite(value):
-                dark = float(value) < visible**0.5
+                dark = float(value) ** 2 < max(1.0, low) * visible
                 ax.text(
                     head,
                     layer,

@@ -152,3 +152,12 @@ def test_a_head_that_does_not_fit_is_refused() -> None:
         al.clt(al.Head([[1.0]]), al.Gaussian(dim=2), [1.0])
     with pytest.raises(al.InputError, match=r"queries must have shape \(\*batch, 1\), got \(2,\)"):
         al.clt(al.Head([[1.0]]), al.Gaussian(dim=1), [1.0, 2.0])
+
+
+def test_result_is_plain_and_linear_heads_are_refused():
+    head, law = al.Head([[1.0]]), al.Gaussian(dim=1)
+    result = al.clt(head, law, [[1.0], [0.5]])
+    assert repr(result) == "CLT(2 queries, log χ² up to 1)"
+    assert result.to_dict()["covariance"] == result.covariance.tolist()
+    with pytest.raises(al.InputError, match="not a softmax"):
+        al.clt(head.linear(), law, [[1.0]])

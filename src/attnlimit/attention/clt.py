@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.errors import LimitDoesNotExist
+from attnlimit.attention.linear import LinearHead
+from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.measures.base import Measure
 from attnlimit.numerics.inputs import Array, as_count
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CLT:
     """√n (Γ_n(x) − Γ(x)) → N(0, covariance), and E Γ_n(x) − Γ(x) = bias/n + o(1/n)."""
 
@@ -52,6 +54,15 @@ class CLT:
             )
         return (self.covariance.diagonal(dim1=-2, dim2=-1) / n).sqrt()
 
+    def __repr__(self) -> str:
+        worst = float(self.log_chi2.max()) if self.log_chi2.numel() else 0.0
+        return f"CLT({self.log_chi2.numel()} queries, log χ² up to {worst:.4g})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Covariance and bias over n, as plain lists."""
+        arrays = {"log_chi2": self.log_chi2, "covariance": self.covariance, "bias": self.bias}
+        return {name: array.tolist() for name, array in arrays.items()}
+
     def _factor(self) -> Tensor:
         factor = self.log_chi2.exp()
         if not bool(torch.isfinite(factor).all()):
@@ -67,6 +78,10 @@ def clt(head: Head, measure: Measure, x: Array) -> CLT:
 
     For tokens (an Empirical measure) this is the plug-in n Σ_j p_j² (v_j − Γ)(v_j − Γ)ᵀ.
     """
+    if isinstance(head, LinearHead):
+        raise InputError(
+            "Linear attention is a plain average, not a softmax: its error is the covariance of V y yᵀAx over n."
+        )
     head.check_fits(measure)
     a = head.score_vector(head.checked(x))
     measure.tilted_mean(a)  # refuses with its own words where there is no limit at all

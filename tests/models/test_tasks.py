@@ -15,6 +15,7 @@ from attnlimit.models.tasks import (
     MaskedTokens,
     Perplexity,
     Retrieval,
+    longest,
     task_for,
 )
 from attnlimit.models.text import Document, documents, token_windows
@@ -283,6 +284,12 @@ def test_unknown_kinds_and_too_many_tokens_are_refused(tokenizer, articles):
         task_for(Loaded(None, None, "x", "vision"))
     with pytest.raises(InputError, match=r"tokens is 65, but GPT2LMHeadModel has only 64 positions"):
         Perplexity().evaluate(gpt2(tokenizer), tokenizer, articles, tokens=65)
+    roberta = random_model(
+        "RobertaModel", transformers.RobertaConfig(vocab_size=99, max_position_embeddings=66, **DIMS)
+    )
+    assert longest(roberta, 64) == 64
+    with pytest.raises(InputError, match=r"tokens is 65, but RobertaModel has only 64 positions"):
+        longest(roberta, 65)
     with pytest.raises(InputError, match=r"batch must be a whole number of at least 1, got 0"):
         Perplexity().evaluate(gpt2(tokenizer), tokenizer, articles, tokens=16, most=1, batch=0)
     with pytest.raises(InputError, match=r"most must be a whole number of at least 1, got 0"):

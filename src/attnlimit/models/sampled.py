@@ -189,8 +189,8 @@ class _Block:
         parts = [(always, kept[:, always].float())]
         distinct = kept.sum(1)
         rest = seen & ~kept
-        if draw is not None and bool(rest.any()):
-            drawn = draw(rest)
+        if draw is not None:
+            drawn = draw(rest)  # also when nothing is left to draw: the stream must not depend on the blocks
             stands_for = (
                 rest.sum(1) / drawn.draws.clamp_min(1) if importance else torch.ones_like(drawn.draws)
             )
@@ -206,17 +206,24 @@ class _Block:
     def _average(self, head: int, parts: Sequence[Part]) -> Float[Tensor, "m dv"]:
         """Softmax over all parts together; a query that sees nothing (padding) gets zeros."""
         call, batch = self.call, self.batch
-        sizes = [columns.shape[-1] for columns, _ in parts]
         each = [call.scores(batch, head, self.rows, columns) for columns, _ in parts]
-        each = [part + weight.log().to(part) for part, (_, weight) in zip(each, parts, strict=True)]
+        times = torch.cat([weight for _, weight in parts], 1).to(each[0])
+        scores = torch.cat(each, 1).masked_fill_(times == 0, -torch.inf)
+        top = (
+            scores.amax(1, keepdim=True) if scores.shape[1] else scores.new_full((len(scores), 1), -torch.inf)
+        )
         if call.sink is not None:
-            each.append(call.sink[head].to(each[0]).expand(len(self.rows), 1))
-        scores = torch.cat(each, 1)
-        blind = (scores == -torch.inf).all(1, keepdim=True)
-        weights = scores.masked_fill_(blind, 0.0).softmax(1).masked_fill_(blind, 0.0)
+            top = top.clamp_min(call.sink[head].to(top))
+        top = top.masked_fill(top == -torch.inf, 0.0)
+        weights = scores.sub_(top).exp_().mul_(times)
+        total = weights.sum(1, keepdim=True)
+        if call.sink is not None:
+            total = total + (call.sink[head].to(top) - top).exp()
+        weights /= total.masked_fill(total == 0, 1.0)
+        sizes = [columns.shape[-1] for columns, _ in parts]
         values = call.value[batch, head // call.groups].to(weights.dtype)
         out = values.new_zeros(len(weights), values.shape[1])
-        for (columns, _), weight in zip(parts, weights[:, : sum(sizes)].split(sizes, 1), strict=True):
+        for (columns, _), weight in zip(parts, weights.split(sizes, 1), strict=True):
             if columns.ndim == 1:
                 out += weight @ values[columns]
             else:

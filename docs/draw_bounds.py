@@ -23,7 +23,11 @@ def main() -> None:
     figure, ax = axes()
     ax.plot(radii, uniform, "o-", color=BLUE, label="uniform over a ball of queries")
     ax.plot(radii, averaged, "s-", color=ORANGE, label="averaged over queries, horizon 1/2")
-    ax.set(yscale="log", xlabel="radius R of the tokens", ylabel="constant C in error ≤ C/√n (unit of the outputs)")
+    ax.set(
+        yscale="log",
+        xlabel="radius R of the tokens",
+        ylabel="constant C in error ≤ C/√n (unit of the outputs)",
+    )
     ax.legend(frameon=False)
     save(figure, Path(__file__).parent / "bounds.png")
 

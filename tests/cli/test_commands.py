@@ -70,9 +70,7 @@ def test_monte_carlo_curve(run, tmp_path):
 
 
 def test_complexity(run):
-    found = json.loads(run("complexity", "--horizon", "1", "--rel-error", "0.05", "--json").stdout)[
-        "results"
-    ]
+    found = json.loads(run("complexity", "--horizon", "1", "--rel-error", "0.05", "--json").stdout)["results"]
     n = found[0]["n"]
     rms = al.curve(al.Head([[1.0]]), al.Gaussian(dim=1), [n - 1, n]).rms
     assert rms[0] > 0.05 >= rms[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def short_count(n: float) -> str:
+def short_count(n: float | int) -> str:
     """At most four characters up to a million.
 
     >>> [short_count(n) for n in (7, 999, 1427, 15484, 2_500_000)]

@@ -25,7 +25,9 @@ def heat_map(run: Any) -> Figure:
     ax.grid(False)
     visible = float(run.grid("visible_keys").nan_to_num(0).max())
     low = float(need.nan_to_num(visible).min()) / 2
-    image = ax.imshow(need.numpy(), cmap="cividis", norm=LogNorm(max(1.0, low), max(visible, 2.0)), aspect="auto")
+    image = ax.imshow(
+        need.numpy(), cmap="cividis", norm=LogNorm(max(1.0, low), max(visible, 2.0)), aspect="auto"
+    )
     for layer in range(layers):
         for head in range(heads):
             value = need[layer, head]

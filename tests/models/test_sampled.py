@@ -339,18 +339,18 @@ class TestCost:
     @pytest.mark.parametrize("per_query", [False, True])
     @pytest.mark.parametrize("family", ["bert", "llama"])
     def test_keys_counted_are_those_expected(self, family, per_query):
-        """Mean of 12 runs of 8 heads and 2 texts: a standard error below 0.1 key, and 0.5 allowed."""
+        """Mean of 5 runs of 8 heads and 2 texts: a standard error below 0.15 key, and 0.6 allowed."""
         model = tiny(family)
         budgets = uniform(model, 8, own=True, sinks=1, window=3)
         inputs = text(model, "none", 30)
         g = torch.Generator().manual_seed(0)
         with sampled_attention(model, budgets, generator=g, per_query=per_query) as attended:
-            for _ in range(12):
+            for _ in range(5):
                 model(**inputs)
         expected = budgets.cost(30, causal=family == "llama")
-        assert float(attended.keys_per_query.sum()) / 8 == pytest.approx(expected.keys / 8, abs=0.5)
+        assert float(attended.keys_per_query.sum()) / 8 == pytest.approx(expected.keys / 8, abs=0.6)
         assert attended.share == pytest.approx(expected.share, abs=0.02)
-        assert attended.forward_calls == [12, 12]
+        assert attended.forward_calls == [5, 5]
         assert "keys per query and head" in repr(attended)
         assert attended.to_dict()["share"] == attended.share
 

@@ -42,6 +42,8 @@ def downstream_figure(
         ax.axhline(first.full.value, color=BLACK, linestyle=":", linewidth=1, label="all keys")
     how = f"{len(first.seeds)} seeds × {first.per_example.shape[2]} examples, {first.level:.0%} intervals"
     ax.set(xscale="log", xlabel="distinct keys per query and head", ylabel=first.full.name, title=title)
+    ax.set_xticks(sorted(first.keys), [f"{keys:.3g}" for keys in sorted(first.keys)], minor=False)
+    ax.minorticks_off()
     if first.full.logarithmic:
         ax.set_yscale("log")
     ax.legend(

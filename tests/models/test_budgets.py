@@ -31,7 +31,7 @@ def some(**changes) -> Budgets:
     return Budgets(**{**facts, "causal": True, "seed": 7, "versions": {"torch": "2"}, **changes})
 
 
-def by_counting(one: HeadBudget, length: int, causal: bool) -> float:
+def by_counting(one: HeadBudget, length: int, causal: bool, replacement: bool = True) -> float:
     """Keys kept and expected distinct keys drawn, query by query, key by key."""
     total = 0.0
     for i in range(length):
@@ -43,7 +43,8 @@ def by_counting(one: HeadBudget, length: int, causal: bool) -> float:
         rest = len(seen) - len(kept)
         top = min(one.kept.top, rest)
         rest -= top
-        total += len(kept) + top + (rest * (1 - (1 - 1 / rest) ** one.sampled) if rest else 0.0)
+        expected = rest * (1 - (1 - 1 / rest) ** one.sampled) if rest else 0.0
+        total += len(kept) + top + (expected if replacement else min(one.sampled, rest))
     return total / length
 
 
@@ -55,10 +56,12 @@ class TestCost:
         st.one_of(st.none(), st.integers(1, 50)),
         st.integers(1, 20),
         st.booleans(),
+        st.booleans(),
     )
-    def test_is_what_counting_says(self, kept, sampled, length, causal):
+    def test_is_what_counting_says(self, kept, sampled, length, causal, replacement):
         one = HeadBudget(0, 0, kept, sampled)
-        assert one.distinct(length, causal) == pytest.approx(by_counting(one, length, causal), rel=1e-12)
+        counted = by_counting(one, length, causal, replacement)
+        assert one.distinct(length, causal, replacement) == pytest.approx(counted, rel=1e-12)
 
     def test_distinct_keys_are_those_of_real_draws(self):
         """100,000 draws of 30 from 20: the standard error of the mean is below 0.005."""
@@ -90,6 +93,7 @@ class TestCost:
     def test_causal_is_the_budgets_own_unless_said(self):
         assert some().cost(50) == some().cost(50, causal=True)
         assert some().cost(50) != some().cost(50, causal=False)
+        assert some().cost(50).keys < some().cost(50, replacement=False).keys
 
     def test_total_and_share_of_the_analysed_text(self):
         assert some().total == pytest.approx(126.4)

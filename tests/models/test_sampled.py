@@ -17,7 +17,7 @@ from attnlimit.exact.prepare import prepare_scores
 from attnlimit.models import attention_layers, observe, sampled
 from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.call import Call
-from attnlimit.models.draws import PerQuery, Shared
+from attnlimit.models.draws import PerQuery, Rest, Shared
 from attnlimit.models.masks import TensorMask
 from attnlimit.models.sampled import sampled_attention, sampled_output
 
@@ -104,7 +104,7 @@ class TestDraws:
         g = torch.Generator().manual_seed(0)
         seen: list[Counter[tuple[int, ...]]] = [Counter() for _ in self.REST]
         for _ in range(6000):
-            drawn = way(6, 3, True, g)(self.REST)
+            drawn = way(6, 3, True, g)(Rest(self.REST))
             columns = drawn.columns.expand(drawn.times.shape)
             times = torch.zeros(4, 6).double().scatter_add(1, columns, drawn.times).long()
             assert torch.equal((times > 0).sum(1), drawn.distinct)
@@ -131,7 +131,7 @@ class TestDraws:
         g = torch.Generator().manual_seed(0)
         seen: Counter[tuple[int, ...]] = Counter()
         for _ in range(3000):
-            drawn = way(6, 2, False, g)(self.REST)
+            drawn = way(6, 2, False, g)(Rest(self.REST))
             columns = drawn.columns.expand(drawn.times.shape)
             times = torch.zeros(4, 6).double().scatter_add(1, columns, drawn.times)
             assert times.sum(1).tolist() == [2, 2, 1, 0]
@@ -143,10 +143,12 @@ class TestDraws:
     def test_shared_draws_read_few_keys(self):
         """Queries that each leave out their own key still read one key more than a single query does, at most."""
         rest = ~torch.eye(200, dtype=torch.bool)
-        drawn = Shared(200, 10, True, torch.Generator().manual_seed(0))(rest)
+        drawn = Shared(200, 10, True, torch.Generator().manual_seed(0))(Rest(rest))
         read = drawn.columns[(drawn.times > 0).any(0)]
         assert len(read) <= int(drawn.distinct.max()) + 1
-        alike = Shared(50, 10, True, torch.Generator().manual_seed(0))(torch.ones(7, 50, dtype=torch.bool))
+        alike = Shared(50, 10, True, torch.Generator().manual_seed(0))(
+            Rest(torch.ones(7, 50, dtype=torch.bool))
+        )
         assert bool((alike.times == alike.times[0]).all())
 
 

@@ -41,11 +41,11 @@ class HeadBudget:
                 f"{where} keeps no key and samples none, so there is nothing to attend to: sample at least one."
             )
 
-    def distinct(self, length: int, causal: bool) -> float:
+    def distinct(self, length: int, causal: bool, replacement: bool = True) -> float:
         """Expected number of distinct keys per query, mean over the queries of a text of `length` tokens.
 
         A query that sees s keys keeps k of them and draws n times from the other R = s − k, so it reads
-        k + R(1 − (1 − 1/R)ⁿ). Keys kept for their score are counted as if none were kept for another reason too.
+        k + R(1 − (1 − 1/R)ⁿ), or k + min(n, R) without replacement. Keys kept for their score are counted as if none were kept for another reason too.
         """
         position = np.arange(length)
         seen = position + 1 if causal else np.full(length, length)
@@ -58,6 +58,8 @@ class HeadBudget:
         near = np.minimum(window, position + 1)
         kept = np.minimum(sinks + near - both + self.kept.top, seen)
         rest = np.maximum(seen - kept, 0)
+        if not replacement:
+            return float((kept + np.minimum(self.sampled, rest)).mean())
         with np.errstate(divide="ignore"):
             missed = np.exp(self.sampled * np.log1p(-1 / np.maximum(rest, 1))) if self.sampled else 1.0
         return float((kept + rest * (1 - missed)).mean())
@@ -168,7 +170,7 @@ class Budgets:
         full = [one.visible_keys for one in self.entries if one.visible_keys is not None]
         return None if self.total is None or len(full) < len(self.entries) else self.total / sum(full)
 
-    def cost(self, lengths: Array, causal: bool | None = None) -> Cost:
+    def cost(self, lengths: Array, causal: bool | None = None, *, replacement: bool = True) -> Cost:
         """Expected keys attended to on texts of the given lengths (tokens), whatever length the budgets were made for:
         a query attends to no key that it does not see, and a key drawn twice is one key. Every query is taken to see
         its whole text (up to itself, if causal): sliding windows of the model are not counted."""
@@ -177,7 +179,7 @@ class Budgets:
         share = sizes * times / (sizes * times).sum()
 
         def mean(one: HeadBudget) -> float:
-            return float(share @ [one.distinct(int(size), causal) for size in sizes])
+            return float(share @ [one.distinct(int(size), causal, replacement) for size in sizes])
 
         kinds = {(one.kept, one.sampled): one for one in self.entries}
         known = {kind: mean(one) for kind, one in kinds.items()}

@@ -14,11 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+
+class Rest:
+    """The keys that m queries see and do not keep, and what all heads with the same rest need to know about it."""
+
+    def __init__(self, mask: Bool[Tensor, "m keys"]) -> None:
+        self.mask, self.count = mask, mask.sum(1)
+
+    @cached_property
+    def some(self) -> Bool[Tensor, " keys"]:
+        """Keys in the rest of some query."""
+        return self.mask.any(0)
+
+    @cached_property
+    def running(self) -> Int[Tensor, "m keys"]:
+        return self.mask.cumsum(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +52,8 @@ class Drawn:
     """Σ times."""
 
 
-Draw: TypeAlias = Callable[[Tensor], Drawn]
-"""For one head and text: takes the rest (m, keys) of one block of queries after another."""
+Draw: TypeAlias = Callable[[Rest], Drawn]
+"""For one head and text: takes the rest of one block of queries after another."""
 
 
 class Shared:
@@ -47,17 +64,17 @@ class Shared:
         self.replacement = replacement
         self.uniform = torch.rand(n, generator=generator, dtype=torch.float64).sort().values
 
-    def __call__(self, rest: Bool[Tensor, "m keys"]) -> Drawn:
-        sizes, row = rest.sum(1).unique(return_inverse=True)
+    def __call__(self, rest: Rest) -> Drawn:
+        sizes, row = rest.count.unique(return_inverse=True)
         pattern = self._pattern(sizes)[row]
         distinct = (pattern > 0).sum(1)
-        order = self.order.to(rest.device)
-        order = order[rest.any(0)[order]]
+        order = self.order.to(rest.count.device)
+        order = order[rest.some[order]]
         length = min(len(order), 2 * int(distinct.max()))
-        while not bool((rest[:, order[:length]].sum(1) >= distinct).all()):
+        while not bool((rest.mask[:, order[:length]].sum(1) >= distinct).all()):
             length *= 2
         columns = order[:length]
-        met = rest[:, columns]
+        met = rest.mask[:, columns]
         place = met.cumsum(1) - 1
         counted = met & (place < pattern.shape[1])
         times = pattern.gather(1, place.clamp(0, pattern.shape[1] - 1)).masked_fill(~counted, 0.0)
@@ -86,17 +103,17 @@ class PerQuery:
             generator,
         )
 
-    def __call__(self, rest: Bool[Tensor, "m keys"]) -> Drawn:
-        m, keys = rest.shape
-        count = rest.sum(1)
+    def __call__(self, rest: Rest) -> Drawn:
+        m, keys = rest.mask.shape
+        count = rest.count
         wanted = self.n if self.replacement else keys
-        uniform = torch.rand(m, wanted, generator=self.generator, dtype=torch.float64).to(rest.device)
+        uniform = torch.rand(m, wanted, generator=self.generator, dtype=torch.float64).to(count.device)
         if not self.replacement:
-            best = uniform.masked_fill(~rest, -1.0).topk(self.n, dim=1)
+            best = uniform.masked_fill(~rest.mask, -1.0).topk(self.n, dim=1)
             times = (best.values >= 0).double()
             return Drawn(best.indices, times, times.sum(1).long(), times.sum(1))
         place = _boxes(uniform, count)
-        columns = torch.searchsorted(rest.cumsum(1), place + 1).clamp_max(keys - 1)
+        columns = torch.searchsorted(rest.running, place + 1).clamp_max(keys - 1)
         times = (count > 0).double()[:, None].expand(m, self.n)
         different = place.sort(1).values.diff(dim=1).ne(0).sum(1) + 1
         return Drawn(columns, times, different * (count > 0), times.sum(1))

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.exact.kept import Kept
 from attnlimit.models.budgets import Budgets, HeadBudget
-from attnlimit.models.draws import Draw, PerQuery, Shared
+from attnlimit.models.draws import Draw, PerQuery, Rest, Shared
 from attnlimit.models.interface import Call, observe
+from attnlimit.models.masks import RuleMask, TensorMask
 from attnlimit.numerics.inputs import as_generator
 
 BLOCK = 2**21
@@ -138,7 +139,7 @@ def sampled_output(
         for rows in torch.arange(length, device=call.query.device).split(max(1, BLOCK // keys)):
             block = _Block(call, batch, rows)
             for head, one in enumerate(budgets):
-                distinct = block.seen(head).sum(1)
+                distinct = block.seen(head)[1]
                 if one.sampled is not None:
                     out[batch, rows, head], distinct = block.output(head, one, draws[head], importance)
                 if attended is not None:
@@ -146,62 +147,71 @@ def sampled_output(
     return out
 
 
+class _Sets:
+    """What m queries see, keep and leave, of all keys."""
+
+    def __init__(self, seen: Bool[Tensor, "m keys"], kept: Bool[Tensor, "m keys"]) -> None:
+        self.some_seen = seen.any(1)
+        self.always = kept.any(0).nonzero()[:, 0]  # kept by some query
+        self.kept, self.kept_count = kept[:, self.always], kept.sum(1)
+        self.rest = Rest(seen & ~kept)
+
+
 class _Block:
     """Some queries of one text. What heads share is computed once."""
 
     def __init__(self, call: Call, batch: int, rows: Tensor) -> None:
         self.call, self.batch, self.rows = call, batch, rows
-        matrix = getattr(call.mask, "matrix", None)
-        self.one_mask = matrix is None or matrix.shape[1] == 1
-        self._seen: dict[int, Tensor] = {}
-        self._kept: dict[tuple[int, Kept], Tensor] = {}
+        self.one_mask = not isinstance(call.mask, TensorMask) or call.mask.matrix.shape[1] == 1
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
+        self._sets: dict[tuple[int, Kept], _Sets] = {}
 
-    def seen(self, head: int) -> Bool[Tensor, "m keys"]:
+    def seen(self, head: int) -> tuple[Bool[Tensor, "m keys"], Int[Tensor, " m"]]:
+        """Which keys each query sees, and how many."""
         which = 0 if self.one_mask else head
         if which not in self._seen:
-            self._seen = {which: ~self.call.hidden(self.batch, self.rows, which)}
+            seen = ~self.call.hidden(self.batch, self.rows, which)
+            self._seen = {which: (seen, seen.sum(1))}
         return self._seen[which]
 
-    def kept(self, head: int, kept: Kept) -> Bool[Tensor, "m keys"]:
-        """Which keys each query keeps, of those that it sees. Sinks are the first real tokens of the text."""
-        seen = self.seen(head)
+    def sets(self, head: int, kept: Kept) -> _Sets:
+        """Kept keys, of those that are seen. Sinks are the first real tokens of the text."""
         name = (0 if self.one_mask else head, kept)
-        if name not in self._kept:
-            own = self.call.own_key
-            here = replace(kept, sinks=0) if own is not None else Kept(top=kept.top)
-            scores = self.call.scores(self.batch, head, self.rows) if kept.top else seen.float()
-            mask = here.mask(scores, None if own is None else self.rows + own)
-            first = _first_token(self.call, self.batch)
-            place = torch.arange(seen.shape[1], device=seen.device)
-            mask |= (place >= first) & (place < first + kept.sinks)
-            mask &= seen
-            if kept.top:  # by score, so the head's own
-                return mask
-            self._kept[name] = mask
-        return self._kept[name]
+        if name in self._sets:
+            return self._sets[name]
+        seen, own = self.seen(head)[0], self.call.own_key
+        here = replace(kept, sinks=0) if own is not None else Kept(top=kept.top)
+        scores = self.call.scores(self.batch, head, self.rows) if kept.top else seen.float()
+        mask = here.mask(scores, None if own is None else self.rows + own)
+        first = _first_token(self.call, self.batch)
+        place = torch.arange(seen.shape[1], device=seen.device)
+        mask |= (place >= first) & (place < first + kept.sinks)
+        sets = _Sets(seen, mask & seen)
+        if not kept.top:  # by score, a set is the head's own
+            self._sets[name] = sets
+        return sets
 
     def output(
         self, head: int, budget: HeadBudget, draw: Draw | None, importance: bool
     ) -> tuple[Float[Tensor, "m dv"], Tensor]:
         """The head's output for these queries, and the number of distinct keys that each attends to."""
-        kept, seen = self.kept(head, budget.kept), self.seen(head)
-        always = kept.any(0).nonzero()[:, 0]
-        parts = [(always, kept[:, always].float())]
-        distinct = kept.sum(1)
-        rest = seen & ~kept
+        sets = self.sets(head, budget.kept)
+        parts, distinct = [(sets.always, sets.kept.float())], sets.kept_count
         if draw is not None:
-            drawn = draw(rest)  # also when nothing is left to draw: the stream must not depend on the blocks
-            stands_for = (
-                rest.sum(1) / drawn.draws.clamp_min(1) if importance else torch.ones_like(drawn.draws)
-            )
+            drawn = draw(
+                sets.rest
+            )  # also when nothing is left to draw: the stream must not depend on the blocks
+            stands_for = torch.ones_like(drawn.draws)
+            if importance:
+                stands_for = sets.rest.count / drawn.draws.clamp_min(1)
             parts.append((drawn.columns, (drawn.times * stands_for[:, None]).float()))
             distinct = distinct + drawn.distinct
-        if self.call.sink is None and not bool((distinct > 0)[seen.any(1)].all()):
+        if self.call.sink is None and not bool((distinct > 0)[sets.some_seen].all()):
             raise InputError(
                 f"Layer {budget.layer}, head {head}: a query sees none of its kept keys ({budget.kept}) and samples "
                 "none, so there is nothing to attend to. Sample at least one key."
             )
-        return self._average(head, _merged(parts, seen.shape[1])), distinct
+        return self._average(head, _merged(parts, self.call.key.shape[2])), distinct
 
     def _average(self, head: int, parts: Sequence[Part]) -> Float[Tensor, "m dv"]:
         """Softmax over all parts together; a query that sees nothing (padding) gets zeros."""
@@ -244,9 +254,10 @@ def _merged(parts: Sequence[Part], keys: int) -> Sequence[Part]:
 
 def _first_token(call: Call, batch: int) -> int:
     """Where the text's first token is among the keys: after the padding on its left, before what a cache dropped."""
-    padding = getattr(call.mask, "padding", None)
-    start = 0 if padding is None else int(padding[batch].int().argmax())
-    return start - int(getattr(call.mask, "key_start", 0))
+    if not isinstance(call.mask, RuleMask):
+        return 0
+    padding = call.mask.padding
+    return (0 if padding is None else int(padding[batch].int().argmax())) - call.mask.key_start
 
 
 def _count(attended: Attended, call: Call, block: _Block, head: int, distinct: Tensor) -> None:
@@ -254,5 +265,5 @@ def _count(attended: Attended, call: Call, block: _Block, head: int, distinct: T
     if call.real is not None:
         real = call.real[block.batch, block.rows.to(call.real.device)].to(real.device)
     attended.keys[call.layer, head] += float(distinct[real].sum())
-    attended.seen[call.layer, head] += float(block.seen(head)[real].sum())
+    attended.seen[call.layer, head] += float(block.seen(head)[1][real].sum())
     attended.queries[call.layer, head] += float(real.sum())

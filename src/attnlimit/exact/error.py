@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -30,8 +31,13 @@ class ExactError:
     limit_square: Float[Tensor, "*heads queries"]
     """‖Γ(x)‖², for relative errors."""
     method: str
-    bin_error: float | None = None
-    """Largest relative effect on the error of halving the number of bins, over some queries (None: no bins)."""
+    halved: Callable[[], float] | None = None
+    """Computes `bin_error`."""
+
+    @cached_property
+    def bin_error(self) -> float | None:
+        """Largest relative effect on the error of halving the number of bins, over some queries (None: no bins)."""
+        return None if self.halved is None else self.halved()
 
     @property
     def variance(self) -> Float[Tensor, "*heads queries n"]:
@@ -117,18 +123,21 @@ def exact_error(
     )
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
     square, bias = prepared.moments(many)
-    bin_error = None
-    if prepared.coarser is not None:
-        change = (prepared.coarser(many) - square[: prepared.checked_rows]).abs()
-        bin_error = float((change / square[: prepared.checked_rows].clamp_min(1e-300)).max())
+
+    def halved(coarser: Callable[[Tensor], Tensor]) -> float:
+        few = square[: prepared.checked_rows]
+        return float(((coarser(many) - few).abs() / few.clamp_min(1e-300)).max())
+
+    check = None if prepared.coarser is None else partial(halved, prepared.coarser)
     limit = head(measure)(x).double().square().sum(-1)
-    return ExactError(tuple(sizes), square, bias.square().sum(-1), limit, prepared.method, bin_error)
+    return ExactError(tuple(sizes), square, bias.square().sum(-1), limit, prepared.method, check)
 
 
 def _stack(each: list[ExactError], heads: torch.Size) -> ExactError:
-    bins = [one.bin_error for one in each if one.bin_error is not None]
     square, bias, limit = (
         torch.stack([getattr(one, name) for one in each]).unflatten(0, heads)
         for name in ("mean_square", "bias_square", "limit_square")
     )
-    return ExactError(each[0].n, square, bias, limit, each[0].method, max(bins) if bins else None)
+    checks = [one.halved for one in each if one.halved is not None]
+    halved = (lambda: max(check() for check in checks)) if checks else None
+    return ExactError(each[0].n, square, bias, limit, each[0].method, halved)

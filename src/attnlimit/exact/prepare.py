@@ -19,6 +19,7 @@ from attnlimit.exact.laplace import transforms
 from attnlimit.exact.laws import project
 from attnlimit.exact.populations import score_atoms
 from attnlimit.measures import Empirical, Measure
+from attnlimit.numerics.threads import side_by_side
 
 Scheme: TypeAlias = str
 """How a population is subsampled: iid or bernoulli."""
@@ -32,7 +33,7 @@ MOST_TOKENS = 10**12
 BIN_ABOVE = 2048
 """Smaller populations take every token as an atom of its own."""
 QUERIES_AT_ONCE = 16
-CHECKED_QUERIES = 4
+CHECKED_QUERIES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,14 +175,30 @@ def prepare_scores(
 
         return moments
 
+    everything = ready(slice(None)) if scheme == "bernoulli" or not binned else _in_parts(ready, m)
     how = {"iid": "with replacement", "bernoulli": "Bernoulli"}[scheme]
     method = (
         f"exact (Laplace quadrature), {keys} keys subsampled {how}{', binned by score' if binned else ''}"
     )
     if not binned:
-        return Prepared(ready(slice(None)), method)
+        return Prepared(everything, method)
     few = min(CHECKED_QUERIES, m)
-    return Prepared(ready(slice(None)), method, lambda n: ready(slice(few), coarser=2)(n)[0], few)
+    return Prepared(everything, method, lambda n: ready(slice(few), coarser=2)(n)[0], few)
+
+
+def _in_parts(ready: Callable[[slice], Moments], m: int) -> Moments:
+    """The queries shared out over torch's threads."""
+    parts = max(1, min(torch.get_num_threads(), m // 8))
+    if parts == 1:
+        return ready(slice(None))
+    slices = [slice(m * k // parts, m * (k + 1) // parts) for k in range(parts)]
+    each = side_by_side(ready, slices)
+
+    def moments(n: Tensor) -> tuple[Tensor, Tensor]:
+        found = [one(n if len(n) == 1 else n[rows]) for one, rows in zip(each, slices, strict=True)]
+        return torch.cat([square for square, _ in found]), torch.cat([bias for _, bias in found])
+
+    return moments
 
 
 def _kept_mask(tokens: Empirical, scores: Tensor, kept: Kept, positions: Tensor | None) -> Tensor:

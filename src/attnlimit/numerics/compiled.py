@@ -28,6 +28,9 @@ def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor) -> Non
     compiled = _compile(loop)
     arrays = [tensor.detach().numpy() for tensor in tensors]
     workers = max(1, min(count, torch.get_num_threads()))
+    if workers == 1:
+        compiled(0, count, *arrays)
+        return
     edges = [count * k // workers for k in range(workers + 1)]
     with ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(workers)]

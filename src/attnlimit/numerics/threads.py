@@ -9,10 +9,11 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-def side_by_side(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """work(item) for every item, as many at once as torch has threads, each with one thread inside.
+def side_by_side(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """[work(item) for every item], as many at once as torch has threads, each with one thread inside.
 
     Small tensors gain nothing from torch's own threads, whose waiting costs more than the work.
     """
@@ -20,7 +21,6 @@ def side_by_side(work: Callable[[T], object], items: Iterable[T]) -> None:
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(work, item) for item in items]:
-                done.result()
+            return list(pool.map(work, items))
     finally:
         torch.set_num_threads(threads)

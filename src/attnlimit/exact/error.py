@@ -28,11 +28,16 @@ class ExactError:
     mean_square: Float[Tensor, "*heads queries n"]
     bias_square: Float[Tensor, "*heads queries n"]
     """‖E Γ_n − Γ‖²."""
-    limit_square: Float[Tensor, "*heads queries"]
-    """‖Γ(x)‖², for relative errors."""
+    outputs: Callable[[], Float[Tensor, "*heads queries p"]]
+    """Computes Γ(x)."""
     method: str
     halved: Callable[[], float] | None = None
     """Computes `bin_error`."""
+
+    @cached_property
+    def limit_square(self) -> Float[Tensor, "*heads queries"]:
+        """‖Γ(x)‖², for relative errors."""
+        return self.outputs().double().square().sum(-1)
 
     @cached_property
     def bin_error(self) -> float | None:
@@ -94,6 +99,7 @@ def exact_error(
     x = head.checked(queries).reshape(-1, head.query_dim)
     if head.heads:
         return _stack(
+            lambda: head(measure)(x),
             [
                 exact_error(
                     one,
@@ -129,15 +135,16 @@ def exact_error(
         return float(((coarser(many) - few).abs() / few.clamp_min(1e-300)).max())
 
     check = None if prepared.coarser is None else partial(halved, prepared.coarser)
-    limit = head(measure)(x).double().square().sum(-1)
-    return ExactError(tuple(sizes), square, bias.square().sum(-1), limit, prepared.method, check)
+    return ExactError(
+        tuple(sizes), square, bias.square().sum(-1), lambda: head(measure)(x), prepared.method, check
+    )
 
 
-def _stack(each: list[ExactError], heads: torch.Size) -> ExactError:
-    square, bias, limit = (
+def _stack(outputs: Callable[[], Tensor], each: list[ExactError], heads: torch.Size) -> ExactError:
+    square, bias = (
         torch.stack([getattr(one, name) for one in each]).unflatten(0, heads)
-        for name in ("mean_square", "bias_square", "limit_square")
+        for name in ("mean_square", "bias_square")
     )
     checks = [one.halved for one in each if one.halved is not None]
     halved = (lambda: max(check() for check in checks)) if checks else None
-    return ExactError(each[0].n, square, bias, limit, each[0].method, halved)
+    return ExactError(each[0].n, square, bias, outputs, each[0].method, halved)

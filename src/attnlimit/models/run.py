@@ -54,7 +54,7 @@ class Run:
         sampled keys over all heads, the split that makes the total squared error least.
 
         policy "sampled": keys drawn at random only; "kept": own token, sinks, a window and the top keys always there,
-        the rest drawn; "best": the cheaper of the two for each head.
+        the rest drawn; "best": the cheaper of the two for each head (for a total: "kept").
         """
         if self.facts["population"] != "context":
             raise InputError(
@@ -89,7 +89,11 @@ class Run:
 
     def _split(self, name: str, total: int) -> list[HeadBudget]:
         curves = [
-            HeadCurve(one.n, tuple(e * e for e in one.curves[name]["rms"]), full=round(one.visible_keys))
+            HeadCurve(
+                one.n,
+                tuple(e * e for e in one.curves[name]["rms"]),
+                full=max(1, round(one.visible_keys) - _always(name, one)),
+            )
             for one in self.heads
         ]
         shared = split_total(curves, total).n
@@ -100,7 +104,7 @@ class Run:
         full = HeadBudget(one.layer, one.head, Kept(), None, 0.0, visible, visible)
         if sampled is None:
             return full
-        always = min(visible, max(int(kept.own), kept.window) + kept.sinks + kept.top)
+        always = min(visible, _always(name, one))
         rest = visible - always
         drawn = min(rest, float(sampled))
         if always + drawn >= visible - 0.5:
@@ -157,6 +161,12 @@ class Run:
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"{path} is damaged ({problem}): analyze again.") from problem
         return cls(record, heads)
+
+
+def _always(name: str, one: HeadReport) -> int:
+    """Keys that a policy keeps of what this head sees."""
+    kept = POLICIES[name]
+    return min(round(one.visible_keys), max(int(kept.own), kept.window) + kept.sinks + kept.top)
 
 
 def _head(record: dict[str, Any]) -> HeadReport:

@@ -154,6 +154,8 @@ def test_bad_input(bert, run, tmp_path):
         analyze(bert, ["text"], population="all")
     with pytest.raises(InputError, match="No text is as long"):
         analyze(bert, ["a short text"])
+    with pytest.raises(InputError, match="has only 512 positions"):
+        analyze(bert, ["text"], tokens=513)
     with pytest.raises(InputError, match="policy must be one of best"):
         run.budgets(0.1, policy="greedy")
     with pytest.raises(InputError, match="either rel_error or total"):

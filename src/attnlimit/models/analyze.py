@@ -18,6 +18,7 @@ from attnlimit.models.heads import Measured
 from attnlimit.models.interface import observe
 from attnlimit.models.load import Loaded, load
 from attnlimit.models.run import Run
+from attnlimit.models.tasks import longest, positions
 from attnlimit.models.text import Document, special_tokens, texts, token_windows
 from attnlimit.numerics.inputs import as_count, as_positive
 from attnlimit.numerics.threads import side_by_side
@@ -57,7 +58,7 @@ def analyze(
     pooled = population == "corpus"
     if pooled:
         _refuse_positions(loaded)
-    length = tokens or min(DEFAULT_TOKENS, _longest(loaded))
+    length = longest(loaded.model, tokens or min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS))
     most = passages or (CORPUS_PASSAGES if pooled else CONTEXT_PASSAGES)
     given = texts() if texts_or_documents is None else texts_or_documents
     windows = token_windows(loaded.tokenizer, given, length, most=most)
@@ -206,17 +207,6 @@ def _short(name: str) -> str:
     if not path.exists():
         return name
     return path.parent.name if path.name == "model" else path.name
-
-
-def _longest(loaded: Loaded) -> int:
-    config = loaded.model.config
-    for name in ("max_position_embeddings", "n_positions"):
-        if isinstance(getattr(config, name, None), int):
-            # RoBERTa's family counts positions from padding on
-            return getattr(config, name) - (
-                2 if getattr(config, "model_type", "") in ("roberta", "camembert") else 0
-            )
-    return DEFAULT_TOKENS
 
 
 def _refuse_positions(loaded: Loaded) -> None:

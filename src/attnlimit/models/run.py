@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +14,7 @@ from attnlimit.errors import InputError, MissingExtra
 from attnlimit.exact import Kept
 from attnlimit.models.allocate import HeadCurve, split_total
 from attnlimit.models.budgets import Budgets, HeadBudget
+from attnlimit.models.budgets_file import write
 from attnlimit.models.heads import POLICIES, HeadReport, error_at, least_n
 from attnlimit.numerics.inputs import as_positive
 
@@ -121,9 +121,7 @@ class Run:
         """Write run.json and heads.parquet (one row a head, policy and n) into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / "run.json.tmp"
-        temporary.write_text(json.dumps(self.to_dict()), encoding="utf-8")
-        os.replace(temporary, folder / "run.json")
+        write(folder / "run.json", self.to_dict())
         self._write_table(folder / "heads.parquet")
         return folder
 

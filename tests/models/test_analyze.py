@@ -9,7 +9,7 @@ import torch
 
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.analyze import analyze
-from attnlimit.models.heads import error_at, least_n, phase
+from attnlimit.models.heads import SCORE_BINS, error_at, least_n, phase
 from attnlimit.models.interface import observe
 from attnlimit.models.load import Loaded, load, packaged_bert
 from attnlimit.models.run import Run
@@ -36,6 +36,12 @@ def test_every_head_is_reported(run):
     assert one.visible_keys == 96
     assert one.horizon > 0
     assert all(a <= b for a, b in zip(one.effective_keys, one.effective_keys[1:], strict=False))
+    assert sum(one.score_counts) == 8 * 96
+    low, high, bins = SCORE_BINS
+    middles = low + (high - low) / bins * (torch.arange(bins) + 0.5)
+    share = torch.tensor(one.score_counts) / (8 * 96)
+    assert abs(float(share @ middles)) < 0.125  # centred, up to half a bin
+    assert one.score_spread[0] < float(share @ middles.square()) ** 0.5 < one.score_spread[2]
     assert set(one.shares) == {"own", "sinks", "window"}
     assert one.curves["sampled"]["rms"][-1] < 1e-3  # all keys drawn: nothing is left to chance
     assert one.published_exponent == pytest.approx(1 / (2 * (1 + one.horizon**2)))

@@ -17,6 +17,8 @@ from attnlimit.rates import exponents
 
 POLICIES = {"sampled": Kept(), "kept": Kept(own=True, sinks=4, window=16, top=16)}
 """What a budget may keep besides the keys it samples; a head's curve is computed for each."""
+SCORE_BINS = (-20.0, 20.0, 160)
+"""Lowest and highest edge and number of the bins in which scores are counted; the end bins hold what lies beyond."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class HeadReport:
     """√λ_max(Cov q · Cov k)·scale."""
     score_spread: tuple[float, ...]
     """Standard deviation of a query's scores over its keys: 10 %, 50 %, 90 % of the queries."""
+    score_counts: tuple[int, ...]
+    """Keys by score less the query's mean score, over all queries, in SCORE_BINS."""
     effective_keys: tuple[float, ...]
     """1/Σ p², likewise."""
     visible_keys: float
@@ -64,6 +68,7 @@ class Measured:
     squares: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in POLICIES})
     limits: list[Tensor] = field(default_factory=list)
     spreads: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
     effective: list[Tensor] = field(default_factory=list)
     visible: list[Tensor] = field(default_factory=list)
     shares: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -85,6 +90,7 @@ class Measured:
         finite = scores.double().masked_fill(hidden, 0.0)
         mean = finite.sum(1) / seen
         self.spreads.append(((finite.square().sum(1) / seen) - mean.square()).clamp_min(0).sqrt())
+        self.scores.append(_score_counts((finite - mean[:, None])[~hidden]))
         if positions is not None:
             for name, kept in (
                 ("own", Kept(own=True)),
@@ -146,6 +152,7 @@ class Measured:
             name=name,
             horizon=horizon,
             score_spread=_quantiles(torch.cat(self.spreads)),
+            score_counts=tuple(int(count) for count in torch.stack(self.scores).sum(0)),
             effective_keys=_quantiles(effective),
             visible_keys=float(visible),
             shares={key: float(torch.cat(parts).mean()) for key, parts in self.shares.items()},
@@ -201,6 +208,11 @@ def _curve(errors: Float[Tensor, "m n"]) -> dict[str, tuple[float, ...]]:
 
 def _quantiles(values: Tensor) -> tuple[float, ...]:
     return tuple(values.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=values.dtype)).tolist())
+
+
+def _score_counts(centred: Float[Tensor, " keys"]) -> Float[Tensor, " bins"]:
+    low, high, bins = SCORE_BINS
+    return torch.histc(centred.clamp(low, high), bins=bins, min=low, max=high)
 
 
 def _count(value: Tensor) -> int | None:

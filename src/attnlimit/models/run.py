@@ -171,7 +171,7 @@ def _head(record: dict[str, Any]) -> HeadReport:
     known = {f.name for f in fields(HeadReport)}
     if set(record) != known:
         raise KeyError(f"fields {sorted(set(record) ^ known)}")
-    lists = {name: tuple(record[name]) for name in ("score_spread", "effective_keys", "n")}
+    lists = {name: tuple(record[name]) for name in ("score_spread", "score_counts", "effective_keys", "n")}
     curves = {
         policy: {name: tuple(values) for name, values in curve.items()}
         for policy, curve in record["curves"].items()

@@ -1,0 +1,126 @@
+"""A task: a law over prompts, with the law of a prompt's tokens given its task vector."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from attnlimit.errors import InputError, NotKnown
+from attnlimit.measures import Measure
+from attnlimit.numerics.inputs import as_count, as_generator
+
+LOSSES = ("squared", "logistic")
+
+
+class Prompts(NamedTuple):
+    """B prompts of L tokens each."""
+
+    tokens: Float[Tensor, "B L D"]
+    query: Float[Tensor, "B D"]
+    target: Float[Tensor, "B ..."]
+    """What is to be predicted: (B,) numbers or (B, k) vectors."""
+    vector: Float[Tensor, "B p"]
+    """The task vector of each prompt, which the model does not see."""
+
+
+class Floor(NamedTuple):
+    """The least risk that any predictor has, or a bound on it, and how it was got."""
+
+    value: float
+    standard_error: float
+    kind: str
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """White noise on the generator's device."""
+    return torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device)
+
+
+class Task(ABC):
+    """A law for the task vector, tokens given it, the query, and the target.
+
+    A model is a head (U, V): its prediction is read(Γ(query)) with Γ = Head(U, V)(prompt tokens), and with an
+    infinite prompt Γ = Head(U, V)(prompt_law(vector)), exactly.
+
+    A task of your own gives `token_dim`, `_draw` and `prompt_law`; see docs/own-task.md. `tilted_mean` may be given
+    in batched form for speed.
+    """
+
+    token_dim: int
+    """D, the dimension of tokens, queries and outputs."""
+    loss: str = "squared"
+    """"squared": ½‖prediction − target‖²; "logistic": log(1 + e^{−target·prediction}), targets ±1."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.token_dim}-d tokens, {self.loss} loss)"
+
+    # --- what a task gives ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _draw(self, batch: int, length: int, generator: torch.Generator, dtype: torch.dtype) -> Prompts: ...
+
+    @abstractmethod
+    def prompt_law(self, vector: Tensor) -> Measure:
+        """The law of the prompt's tokens given one task vector (p,)."""
+
+    def tilted_mean(
+        self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]
+    ) -> Float[Tensor, "*batch B D"]:
+        """∇Λ_w(a) for each prompt's own law; one law at a time unless a task knows better."""
+        laws = [self.prompt_law(vector) for vector in vectors]
+        return torch.stack([law.tilted_mean(one) for law, one in zip(laws, a.unbind(-2), strict=True)], -2)
+
+    def read(self, output: Float[Tensor, "*batch D"]) -> Tensor:
+        """The prediction in an output: its last coordinate."""
+        return output[..., -1]
+
+    def exact_risk(
+        self, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"]
+    ) -> Float[Tensor, "*models"] | None:
+        """The infinite-prompt risk in closed form, or None where there is none."""
+        return None
+
+    def floor(self, length: int) -> Floor:
+        """The least risk at this prompt length, with its kind in words."""
+        raise NotKnown(
+            f"{self!r} has no floor(length): the least risk is not known. Give its class that method."
+        )
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def draw(
+        self,
+        batch: int,
+        length: int,
+        generator: torch.Generator | int,
+        dtype: torch.dtype = torch.float64,
+    ) -> Prompts:
+        """`batch` independent prompts of `length` tokens, all at once, on the generator's device."""
+        batch, length = as_count(batch, "batch"), as_count(length, "length")
+        return self._draw(batch, length, as_generator(generator), dtype)
+
+    def risk(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of each prediction, shape (*batch,): not averaged."""
+        if self.loss == "squared":
+            square = (prediction - target).square() / 2
+            return square if self._scalar else square.sum(-1)
+        if self.loss == "logistic":
+            return softplus(-target * prediction)
+        raise InputError(f"{self.name}.loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
+
+    @property
+    def _scalar(self) -> bool:
+        """Whether predictions are numbers rather than vectors."""
+        return self.read(torch.zeros(self.token_dim)).ndim == 0

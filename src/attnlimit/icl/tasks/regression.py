@@ -65,15 +65,21 @@ class LinearRegression(Task):
         return prompt, query, vector
 
     def _draw(self, batch: int, length: int, generator: torch.Generator, dtype: torch.dtype) -> Prompts:
-        prompt, query, vector = (root.to(generator.device, dtype) for root in self._roots)
+        _, query, vector = (root.to(generator.device, dtype) for root in self._roots)
         w = normal(batch, self.dim, generator=generator, dtype=dtype) @ vector.T
         x = normal(batch, self.dim, generator=generator, dtype=dtype) @ query.T
-        colour = w.new_zeros(batch, self.token_dim, self.token_dim)  # one product makes (x, y) of white noise
-        colour[:, :-1, :-1] = prompt.T
-        colour[:, :-1, -1] = w @ prompt
-        colour[:, -1, -1] = math.sqrt(self.noise)
         white = normal(batch, length, self.token_dim, generator=generator, dtype=dtype)
-        return Prompts(white @ colour, torch.nn.functional.pad(x, (0, 1)), (w * x).sum(-1), w)
+        tokens = white @ self.prompt_root(w).mT
+        return Prompts(tokens, torch.nn.functional.pad(x, (0, 1)), (w * x).sum(-1), w)
+
+    def prompt_root(self, vectors: Float[Tensor, "*B d"]) -> Float[Tensor, "*B D D"]:
+        """Lower triangular F with FFᵀ = Γ_w, so that F times white noise is a token: [[root Σ, 0], [wᵀ root Σ, √noise]]."""
+        prompt = self._roots[0].to(vectors)
+        F = vectors.new_zeros(*vectors.shape[:-1], self.token_dim, self.token_dim)
+        F[..., :-1, :-1] = prompt
+        F[..., -1, :-1] = vectors @ prompt
+        F[..., -1, -1] = math.sqrt(self.noise)
+        return F
 
     def prompt_cov(self, vectors: Float[Tensor, "*B d"]) -> Float[Tensor, "*B D D"]:
         """Γ_w = [[Σ, Σw], [wᵀΣ, wᵀΣw + noise]]."""

@@ -44,7 +44,8 @@ def as_float(
             tensor = torch.tensor(value, dtype=dtype or torch.float64, device=device)
         except (TypeError, ValueError, RuntimeError) as problem:
             raise InputError(f"{name} must be numbers in a rectangular array, got {value!r}.") from problem
-    if not bool(torch.isfinite(tensor).all()):
+    # The sum is finite if every entry is, but for overflow: the cheap check comes first.
+    if not bool(tensor.sum().isfinite()) and not bool(torch.isfinite(tensor).all()):
         raise InputError(
             f"{name} has {int((~torch.isfinite(tensor)).sum())} entries that are nan or infinite "
             f"out of {tensor.numel()}: clean or drop them first."

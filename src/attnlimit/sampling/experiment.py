@@ -15,11 +15,13 @@ from attnlimit.sampling.replicates import Plan
 
 
 class Row(NamedTuple):
-    """One replicate, an entry for each n: squared errors, errors where known, starts that agreed (supremum)."""
+    """One replicate, an entry for each n: squared errors, errors where known, starts that agreed (supremum), and
+    what is known to vary with the squared error and to have expectation 0."""
 
     squares: Float[Tensor, " n"]
     norms: Float[Tensor, " n"] | None
     agreed: Int[Tensor, " n"] | None = None
+    control: Float[Tensor, " n"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

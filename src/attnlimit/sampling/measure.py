@@ -12,6 +12,7 @@ from attnlimit.errors import InputError
 from attnlimit.measures import Measure
 from attnlimit.numerics.inputs import Array, as_count, as_generator, as_positive
 from attnlimit.sampling.checks import STATISTICS, checked_plan
+from attnlimit.sampling.control import LEAST_REPLICATES, controlled
 from attnlimit.sampling.convergence import Convergence
 from attnlimit.sampling.experiment import Experiment, Row
 from attnlimit.sampling.map_error import MapErrors
@@ -114,13 +115,18 @@ def _experiment(
 
 def _gathered(n: tuple[int, ...], statistic: str, experiment: Experiment, rows: list[Row]) -> Convergence:
     norms = [row.norms for row in rows if row.norms is not None]
+    controls = [row.control for row in rows if row.control is not None]
+    squares, method = torch.stack([row.squares for row in rows]), experiment.method
+    if len(controls) == len(rows) >= LEAST_REPLICATES:
+        squares = controlled(squares, torch.stack(controls))
+        method += ", and the tokens' own mean and covariance"
     agreed = [row.agreed for row in rows if row.agreed is not None]
     return Convergence(
         n=n,
         statistic=statistic,
-        squares=torch.stack([row.squares for row in rows]),
+        squares=squares,
         norms=torch.stack(norms) if len(norms) == len(rows) else None,
-        method=f"Monte Carlo, {len(rows)} replicates, {experiment.method}",
+        method=f"Monte Carlo, {len(rows)} replicates, {method}",
         reference=experiment.reference,
         agreed=torch.stack(agreed) if agreed else None,
     )

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.sampling.control import GaussianControl
 from attnlimit.sampling.experiment import Experiment, Row
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import Reference, output_covariance, output_moment
@@ -38,6 +39,12 @@ class MomentErrors(Experiment):
         if self.power is None:
             return output_covariance(limit, law, size)
         return output_moment(limit, law, self.power, size)
+
+    @cached_property
+    def control(self) -> GaussianControl | None:
+        if not GaussianControl.fits(self.plan, self.power):
+            return None
+        return GaussianControl(self.plan, 2 if self.power is None else 1)
 
     @cached_property
     def _needs_truth(self) -> bool:
@@ -66,15 +73,17 @@ class MomentErrors(Experiment):
     def row(self, generator: torch.Generator) -> Row:
         truth = self.truth if self._needs_truth else None
         averages = LimitAverages(truth, self.power)
-        squares, exact = [], True
-        for sample in replicate(self.plan, generator):
+        squares, exact, samples = [], True, list(replicate(self.plan, generator))
+        for sample in samples:
             if self.power is None:
                 squares.append(covariance_square(sample, averages.at(sample), truth))
             else:
                 squares.append(moment_square(sample, averages.at(sample), self.power))
             exact = exact and sample.rest == 0
         row = torch.stack(squares)
-        return Row(row, row.clamp_min(0).sqrt() if exact else None)
+        if exact:
+            return Row(row, row.clamp_min(0).sqrt())
+        return Row(row, None, control=None if self.control is None else self.control.row(samples))
 
 
 class LimitAverages:

@@ -65,6 +65,8 @@ class Sample(NamedTuple):
     """Γ at all n tokens, for self-attention."""
     known: int = 0
     """How many of `all_limits` (the first ones) were the whole of the previous sample's."""
+    tokens: Float[Tensor, "n d"] | None = None
+    """All n tokens, for self-attention."""
 
 
 class Keys(NamedTuple):
@@ -118,7 +120,8 @@ def _own_queries(plan: Plan, keys: Keys, generator: torch.Generator) -> Iterator
     known = 0
     for size, rows, out in zip(keys.sizes, chosen.rows, outputs, strict=True):
         rest = (1 - len(rows) / size) / len(rows)
-        yield Sample(out[rows], limits[rows], rest, None if everything is None else everything[:size], known)
+        known_limits = None if everything is None else everything[:size]
+        yield Sample(out[rows], limits[rows], rest, known_limits, known, keys.measure.tokens[:size])
         known = size
 
 

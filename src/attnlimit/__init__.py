@@ -1,6 +1,6 @@
 """attnlimit: what attention becomes with infinitely many tokens, and how far n tokens are from it."""
 
-from attnlimit import bounds
+from attnlimit import bounds, icl
 from attnlimit.attention import Head, clt, prefixes, stream
 from attnlimit.errors import (
     AttnlimitError,
@@ -81,6 +81,7 @@ __all__ = [
     "hardmax_error",
     "hardmax_gap",
     "horizon",
+    "icl",
     "local_slopes",
     "measure_convergence",
     "phase_diagram",

@@ -1,16 +1,31 @@
 """In-context learning: softmax attention on finite prompts against its infinite-prompt limit."""
 
+from attnlimit.icl.descent import Diverged, descend
+from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_predictions, infinite_risk
+from attnlimit.icl.path import Path
+from attnlimit.icl.stationary import StationaryPoint, endpoint, stationary_points
 from attnlimit.icl.tasks import Classification, Floor, LinearRegression, MixtureDenoising, Prompts, Task, ar1
+from attnlimit.icl.weights import Block, Weights, balanced
 
 __all__ = [
+    "Block",
     "Classification",
+    "Diverged",
     "Floor",
     "LinearRegression",
     "MixtureDenoising",
+    "Path",
     "Prompts",
+    "StationaryPoint",
     "Task",
+    "Weights",
     "ar1",
+    "balanced",
+    "descend",
+    "endpoint",
+    "flow",
     "infinite_predictions",
     "infinite_risk",
+    "stationary_points",
 ]

@@ -1,6 +1,9 @@
 """attnlimit: what attention becomes with infinitely many tokens, and how far n tokens are from it."""
 
-from attnlimit import bounds, icl
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from attnlimit import bounds
 from attnlimit.attention import Head, clt, prefixes, stream
 from attnlimit.errors import (
     AttnlimitError,
@@ -90,3 +93,12 @@ __all__ = [
     "sample_complexity",
     "stream",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """`al.icl` is imported when it is first asked for."""
+        if name == "icl":
+            return import_module("attnlimit.icl")
+        raise AttributeError(f"module 'attnlimit' has no attribute {name!r}")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
-from attnlimit.icl.gradient import problem
+from attnlimit.icl.gradient import Problem, problem
 from attnlimit.icl.infinite import risk_method
 from attnlimit.icl.path import Path, gathered
-from attnlimit.icl.tasks import LinearRegression, Task
-from attnlimit.icl.weights import Theta, as_theta, balanced
+from attnlimit.icl.tasks import Task
+from attnlimit.icl.weights import Theta, as_theta, balanced, regression
 from attnlimit.numerics.inputs import Array, as_float, as_positive
 
 LONGEST = 1e6
+SOLVERS = ("LSODA", "DOP853", "BDF", "Radau")
 
 
 def flow(
@@ -27,7 +29,7 @@ def flow(
     gradient_norm: float = 1e-7,
     rtol: float = 1e-9,
     atol: float = 1e-11,
-    solver: str = "LSODA",
+    solver: Literal["LSODA", "DOP853", "BDF", "Radau"] = "LSODA",
 ) -> Path:
     """θ̇ = −∇R(θ), R the infinite-prompt risk, by scipy's solve_ivp with the tolerances given.
 
@@ -38,6 +40,10 @@ def flow(
         Where the path is reported, increasing, from 0 on. Without them the flow runs until ‖∇R‖ ≤ `gradient_norm`, at most
         to t = 10⁶, and is reported at the solver's own steps.
 
+    From other starts than the block's, the full flow of regression may not end: the risk also tends to 0 at infinity, along
+    the valley v₂ → 0 with u₂ = v₁/(v₁ᵀΣv₁) and U₁ = Σ⁻¹(I − Σv₁u₂ᵀ)/v₂, like v₂² (v = (v₁, v₂) is V's last row). The end is then
+    reported as time, not as a small gradient.
+
     For regression all expectations are exact, in Gaussian moments, with w ~ N(0, P), x_q ~ N(0, Σ_q) and the noise of the task,
     and the path's `drift` tells how well ‖U‖² − ‖V‖² was kept. For other tasks see `infinite_risk`.
 
@@ -47,45 +53,52 @@ def flow(
     >>> round(float(path.b[-1]), 6), round(endpoint(task).b, 6)
     (1.316074, 1.316074)
     """
-    if theta0 is None and not isinstance(task, LinearRegression):
-        raise InputError(f"flow of {task!r} needs theta0=(U, V): only regression has a balanced start.")
-    theta = (
-        balanced(task) if theta0 is None and isinstance(task, LinearRegression) else as_theta(task, theta0)
-    )
+    if solver not in SOLVERS:
+        raise InputError(f"solver must be one of {', '.join(SOLVERS)}, got {solver!r}.")
+    theta = as_theta(task, balanced(regression(task, "A balanced start")) if theta0 is None else theta0)
     rtol, atol = as_positive(rtol, "rtol"), as_positive(atol, "atol")
     grid = None if times is None else _checked_times(times)
     small = as_positive(gradient_norm, "gradient_norm")
     parts = problem(task, theta)
-    calls = 0
-
-    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        try:
-            return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
-        except LimitDoesNotExist as problem_here:
-            raise LimitDoesNotExist(
-                f"The flow stops at t = {t:.4g} (evaluation {calls}): {problem_here}"
-            ) from problem_here
+    velocity = _velocity(parts)
 
     def settled(t: float, flat: np.ndarray) -> float:
         return float(np.linalg.norm(velocity(t, flat))) - small
 
     settled.terminal = True  # type: ignore[attr-defined]
-    options: dict[str, Any] = {"events": settled} if grid is None else {"t_eval": grid}
     last = LONGEST if grid is None else float(grid[-1])
     solved = solve_ivp(
-        velocity, (0.0, last), parts.start.numpy(), method=solver, rtol=rtol, atol=atol, **options
+        velocity,
+        (0.0, last),
+        parts.start.numpy(),
+        method=solver,
+        t_eval=grid,
+        events=settled if grid is None else None,
+        rtol=rtol,
+        atol=atol,
     )
     if solved.status < 0:
         raise AttnlimitError(
-            f"The solver gave up at t = {float(solved.t[-1]):.4g}: {solved.message} Use looser rtol, or solver='BDF'."
+            f"The solver gave up at t = {float(solved.t[-1]):.4g}: {solved.message} Use a looser rtol, or solver='BDF'."
         )
     words = f"‖∇R‖ ≤ {small:g}" if solved.status == 1 else f"t = {last:g} was reached"
     method = f"{solver}, rtol {rtol:g}, atol {atol:g}; risk {risk_method(task)}"
-    return gathered(
-        task, parts, solved.t.tolist(), [torch.tensor(point) for point in solved.y.T], method, words
-    )
+    points = [torch.tensor(point) for point in solved.y.T]
+    return gathered(task, parts, solved.t.tolist(), points, method, words)
+
+
+def _velocity(parts: Problem) -> Callable[[float, np.ndarray], np.ndarray]:
+    """−∇R; where the infinite-prompt model does not exist, the error says when that happened."""
+
+    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
+        try:
+            return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
+        except LimitDoesNotExist as reason:
+            raise LimitDoesNotExist(
+                f"The flow leaves the set of weights with an infinite-prompt model at time t = {t:.4g}: {reason}"
+            ) from reason
+
+    return velocity
 
 
 def _checked_times(times: Array) -> np.ndarray:

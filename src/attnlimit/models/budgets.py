@@ -41,11 +41,11 @@ class HeadBudget:
                 f"{where} keeps no key and samples none, so there is nothing to attend to: sample at least one."
             )
 
-    def distinct(self, length: int, causal: bool, replacement: bool = True) -> float:
-        """Expected number of distinct keys per query, mean over the queries of a text of `length` tokens.
+    def distinct(self, length: int, causal: bool) -> float:
+        """Keys per query, mean over the queries of a text of `length` tokens.
 
-        A query that sees s keys keeps k of them and draws n times from the other R = s − k, so it reads
-        k + R(1 − (1 − 1/R)ⁿ), or k + min(n, R) without replacement. Keys kept for their score are counted as if none were kept for another reason too.
+        A query that sees s keys keeps k of them and draws from the other R = s − k, so it reads k + min(n, R). Keys
+        kept for their score are counted as if none were kept for another reason too.
         """
         position = np.arange(length)
         seen = position + 1 if causal else np.full(length, length)
@@ -58,11 +58,7 @@ class HeadBudget:
         near = np.minimum(window, position + 1)
         kept = np.minimum(sinks + near - both + self.kept.top, seen)
         rest = np.maximum(seen - kept, 0)
-        if not replacement:
-            return float((kept + np.minimum(self.sampled, rest)).mean())
-        with np.errstate(divide="ignore"):
-            missed = np.exp(self.sampled * np.log1p(-1 / np.maximum(rest, 1))) if self.sampled else 1.0
-        return float((kept + rest * (1 - missed)).mean())
+        return float((kept + np.minimum(self.sampled, rest)).mean())
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class Budgets:
     >>> from attnlimit.exact.kept import Kept
     >>> budgets = Budgets.uniform([4, 4], 32, Kept(own=True), tokens=128)
     >>> budgets
-    Budgets(2 layers × 4 heads, 32 sampled keys each, 29.4 keys per query and head, 23 % of full attention)
+    Budgets(2 layers × 4 heads, 32 sampled keys each, 33 keys per query and head, 25.8 % of full attention)
     >>> round(budgets.cost([16, 32], causal=False).share, 3)
     0.708
     """
@@ -103,6 +99,8 @@ class Budgets:
     """Sorted by layer, then head."""
     rel_error: float | None = None
     policy: str = ""
+    scheme: str = budgets_file.SCHEME
+    """How the sampled keys are drawn, which is what the errors are predicted for."""
     tokens: int | None = None
     """Context length the budgets were made for."""
     causal: bool = False
@@ -170,16 +168,16 @@ class Budgets:
         full = [one.visible_keys for one in self.entries if one.visible_keys is not None]
         return None if self.total is None or len(full) < len(self.entries) else self.total / sum(full)
 
-    def cost(self, lengths: Array, causal: bool | None = None, *, replacement: bool = True) -> Cost:
+    def cost(self, lengths: Array, causal: bool | None = None) -> Cost:
         """Expected keys attended to on texts of the given lengths (tokens), whatever length the budgets were made for:
-        a query attends to no key that it does not see, and a key drawn twice is one key. Every query is taken to see
-        its whole text (up to itself, if causal): sliding windows of the model are not counted."""
+        a query attends to no key that it does not see. Every query is taken to see its whole text (up to itself, if
+        causal): sliding windows of the model are not counted."""
         causal = self.causal if causal is None else causal
         sizes, times = np.unique(as_counts(lengths, "lengths"), return_counts=True)
         share = sizes * times / (sizes * times).sum()
 
         def mean(one: HeadBudget) -> float:
-            return float(share @ [one.distinct(int(size), causal, replacement) for size in sizes])
+            return float(share @ [one.distinct(int(size), causal) for size in sizes])
 
         kinds = {(one.kept, one.sampled): one for one in self.entries}
         known = {kind: mean(one) for kind, one in kinds.items()}
@@ -268,11 +266,21 @@ def _check_numbers(facts: Mapping[str, Any]) -> str:
 def _check_header(facts: Mapping[str, Any]) -> None:
     as_count(facts["layers"], "layers")
     as_count(facts["heads"], "heads")
-    for name, kind in (("model", str), ("policy", str), ("causal", bool), ("versions", Mapping)):
+    for name, kind in (
+        ("model", str),
+        ("policy", str),
+        ("scheme", str),
+        ("causal", bool),
+        ("versions", Mapping),
+    ):
         if not isinstance(facts[name], kind):
             raise InputError(f"{name} must be {kind.__name__}, got {facts[name]!r}.")
     if not all(isinstance(part, str) for pair in facts["versions"].items() for part in pair):
         raise InputError(f"versions must map package names to texts, got {facts['versions']!r}.")
+    if facts["scheme"] != budgets_file.SCHEME:
+        raise InputError(
+            f"scheme must be {budgets_file.SCHEME!r}, the only way in which keys are drawn here, got {facts['scheme']!r}."
+        )
     if facts["tokens"] is not None:
         as_count(facts["tokens"], "tokens")
     if facts["seed"] is not None and (isinstance(facts["seed"], bool) or not isinstance(facts["seed"], int)):

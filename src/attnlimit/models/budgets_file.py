@@ -8,6 +8,7 @@ Schema "attnlimit.budgets/1": every field is there and no others, numbers are fi
     heads       number of query heads of each
     rel_error   relative rms error asked for, > 0, or null
     policy      in words, how the budgets were chosen
+    scheme      "without replacement": a query draws different keys, and errors are predicted for that
     tokens      context length they were made for, or null
     causal      true if a query sees only keys up to its own position
     seed        of the analysis, or null
@@ -34,6 +35,7 @@ from typing import Any, TypeVar
 from attnlimit.errors import InputError
 
 SCHEMA = "attnlimit.budgets/1"
+SCHEME = "without replacement"
 T = TypeVar("T")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlimit.models.masks import Mask, pick
+from attnlimit.models.masks import Mask, TensorMask, pick
 
 BLOCK = 2**22
 """Entries of the largest mask or score block that `Call.output` forms: 16 MB in float32."""
@@ -112,26 +112,74 @@ class Call:
         keys = torch.arange(self.key.shape[2], device=device)
         seen = self.mask.seen(place, head, rows[:, None], keys).to(device)
         columns = seen.flatten(0, -2).any(0).nonzero()
-        q = self.query[:, :, rows]
         if len(columns) == 0:
-            return q.new_zeros(*q.shape[:3], self.value.shape[-1])
+            return self.value.new_zeros(*self.query.shape[:2], len(rows), self.value.shape[-1])
         stretch = slice(int(columns[0]), int(columns[-1]) + 1)
-        seen, keys = seen[..., stretch], keys[stretch]
-        k, v = (_repeated(x[:, :, stretch], self.groups) for x in (self.key, self.value))
-        extra = self._extra(place, head, rows[:, None], keys)
-        if self.softcap is None and self.sink is None:
-            mask = seen if extra is None else extra.to(q).masked_fill(~seen, -torch.inf)
-            out = scaled_dot_product_attention(q, k, v, mask, scale=self.scale)
-            return out.masked_fill(~seen.any(-1, keepdim=True), 0)
-        s = _capped(_wide(q) @ _wide(k).mT * self.scale, self.softcap)
-        s = (s if extra is None else s + extra.to(s)).masked_fill(~seen, -torch.inf)
-        return (self._weights(s) @ _wide(v)).to(self.value.dtype)
+        return self.attended(rows, seen[..., stretch], stretch)
 
-    def _weights(self, s: Tensor) -> Tensor:
-        # (B, Hq, m, k) → softmax over the keys and the sink; rows that see nothing weigh nothing.
-        top = s.amax(-1, keepdim=True)
+    def attended(self, rows: Tensor, allowed: Tensor, stretch: slice = slice(None)) -> Tensor:
+        """(B, Hq, m, dv): attention of some queries over a stretch of the keys. `allowed` broadcasts to (B, Hq, m, k):
+        bool, or added to the scores (−inf: not attended to). A query that may attend to nothing gets zeros."""
+        q = self.query[:, :, rows]
+        k, v = (_repeated(x[:, :, stretch], self.groups) for x in (self.key, self.value))
+        extra = self._extra_block(rows, stretch)
+        if allowed.dtype == torch.bool:
+            some = allowed.any(-1, keepdim=True)
+            if extra is not None or self.softcap is not None or self.sink is not None:
+                allowed = torch.zeros_like(allowed, dtype=torch.float32).masked_fill_(~allowed, -torch.inf)
+        else:
+            some = (allowed > -torch.inf).any(-1, keepdim=True)
+        if self.softcap is None and self.sink is None:
+            if allowed.dtype != torch.bool:  # weights in halves would be off by up to 0.4 %
+                q, k, v = _wide(q), _wide(k), _wide(v)
+                allowed = allowed.to(q) if extra is None else extra.to(q) + allowed.to(q)
+            out = scaled_dot_product_attention(q, k, v, allowed, scale=self.scale)
+            return out.to(self.value.dtype).masked_fill(~some, 0)
+        s = _capped(_wide(q) @ _wide(k).mT * self.scale, self.softcap)
+        s = (s if extra is None else s + extra.to(s)) + allowed.to(s)
+        return (self.weights(s) @ _wide(v)).to(self.value.dtype)
+
+    def only(self, heads: list[int]) -> Call:
+        """The same call with some of its heads, each with keys of its own."""
+        if heads == list(range(self.heads)):
+            return self
+
+        def part(x: Tensor | None) -> Tensor | None:
+            return x if x is None or x.shape[1] == 1 else x[:, heads]
+
+        mask = self.mask
+        if isinstance(mask, TensorMask):
+            mask = TensorMask(mask.matrix if mask.matrix.shape[1] == 1 else mask.matrix[:, heads])
+        return replace(
+            self,
+            query=self.query[:, heads],
+            key=_repeated(self.key, self.groups)[:, heads],
+            value=_repeated(self.value, self.groups)[:, heads],
+            groups=1,
+            mask=mask,
+            bias=part(self.bias),
+            sink=None if self.sink is None else self.sink[heads],
+        )
+
+    def block_scores(self, rows: Tensor) -> Tensor:
+        """(B, Hq, m, Lk), at least float32: `scores` of all texts and heads at once, hidden keys not left out."""
+        k = _repeated(self.key, self.groups)
+        s = _capped(_wide(self.query[:, :, rows]) @ _wide(k).mT * self.scale, self.softcap)
+        extra = self._extra_block(rows, slice(None))
+        return s if extra is None else s + extra.to(s)
+
+    def _extra_block(self, rows: Tensor, stretch: slice) -> Tensor | None:
+        place = torch.arange(len(self.query), device=rows.device)[:, None, None, None]
+        head = torch.arange(self.heads, device=rows.device)[:, None, None]
+        keys = torch.arange(self.key.shape[2], device=rows.device)[stretch]
+        return self._extra(place, head, rows[:, None], keys)
+
+    def weights(self, s: Tensor, head: int | None = None) -> Tensor:
+        """(B, Hq, m, k), or of one head (B, 1, m, k): softmax over the keys and the sink. Rows that see nothing weigh
+        nothing."""
+        top = s.amax(-1, keepdim=True) if s.shape[-1] else s.new_full((*s.shape[:-1], 1), -torch.inf)
         if self.sink is not None:
-            sink = self.sink.to(s).reshape(-1, 1, 1)
+            sink = (self.sink if head is None else self.sink[head]).to(s).reshape(-1, 1, 1)
             top = torch.maximum(top, sink)
         top = top.masked_fill(top == -torch.inf, 0)
         weight = (s - top).exp()

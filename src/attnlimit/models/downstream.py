@@ -16,7 +16,6 @@ from attnlimit.models.budgets import Budgets
 from attnlimit.models.intervals import Estimate, crossed_means, estimate
 from attnlimit.models.layers import attention_layers
 from attnlimit.models.load import Loaded
-from attnlimit.models.probe import Drawing
 from attnlimit.models.sampled import sampled_attention
 from attnlimit.models.tasks import Task, TaskResult, longest, task_for
 from attnlimit.models.text import Document, as_documents
@@ -111,7 +110,6 @@ def downstream_curve(
     examples: int | None = None,
     horizons: Array | None = None,
     per_query: bool = False,
-    replacement: bool = False,
     level: float = 0.95,
     batch: int = 16,
     progress: Progress | None = None,
@@ -126,7 +124,6 @@ def downstream_curve(
     tokens, level = longest(loaded.model, tokens or DEFAULT_TOKENS), checked_level(level)
     budgets = [_budgets(loaded, one, kept, tokens) for one in _listed(sizes)]
     chosen = task_for(loaded) if task is None else task
-    drawing = Drawing(per_query=per_query, replacement=replacement)
     steps = Steps(progress, 1 + len(budgets) * len(seeds))
 
     def evaluate() -> TaskResult:
@@ -139,7 +136,7 @@ def downstream_curve(
     cells, keys, share = [], [], []
     for one in budgets:
         for seed in seeds:
-            with sampled_attention(loaded.model, one, generator=seed, **drawing.options()) as attended:
+            with sampled_attention(loaded.model, one, generator=seed, per_query=per_query) as attended:
                 cells.append(evaluate().per_example)
         keys.append(float(attended.keys_per_query.mean()))
         share.append(attended.share)

@@ -62,6 +62,11 @@ class RuleMask:
             return "all"
         return "causal" if rows == keys and self.query_start == self.key_start else None
 
+    @property
+    def alike(self) -> bool:
+        """Whether all queries of a text see the same keys."""
+        return getattr(self.rule, "__name__", "") in ("everything", "bidirectional_mask_function")
+
     def seen(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
         """bool, in the broadcast shape of batch, rows and keys: True where the query sees the key."""
         batch, rows, keys = (index.to(self.device) for index in (batch, rows, keys))
@@ -162,6 +167,11 @@ class TensorMask:
     matrix: Tensor
 
     plain = None
+
+    @property
+    def alike(self) -> bool:
+        """Whether all queries of a text see the same keys."""
+        return self.matrix.shape[2] == 1
 
     def _pick(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
         return pick(self.matrix, batch, head, rows, keys)

@@ -17,17 +17,6 @@ from attnlimit.models.sampled import Attended, sampled_attention, sampled_output
 from attnlimit.models.text import special_tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """How keys are drawn: once for the text or for each query, with or without replacement."""
-
-    per_query: bool = False
-    replacement: bool = False
-
-    def options(self) -> dict[str, bool]:
-        return {"per_query": self.per_query, "replacement": self.replacement}
-
-
 @dataclass(frozen=True, eq=False)
 class Probe:
     """Sums over the tokens of each window, from which relative errors are made."""
@@ -54,22 +43,21 @@ def probe(
     windows: Int[Tensor, "windows tokens"],
     seeds: Sequence[int],
     *,
-    drawing: Drawing | None = None,
+    per_query: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Probe:
     """Run both models over every window, the sampled one once for each seed. One window is held at a time."""
-    drawing = Drawing() if drawing is None else drawing
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     rows = measured_rows(loaded.tokenizer, windows.shape[1])
     found: list[_Window] = []
     attended: list[Attended] = []
     for done, ids in enumerate(windows.to(loaded.model.device), 1):
-        window = _Window(budgets, rows, generators, drawing.replacement)
+        window = _Window(budgets, rows, generators)
         with torch.no_grad(), observe(loaded.model, window.heads):
             full = _run(loaded, ids)
         window.full(full)
         for generator in generators:
-            sampling = sampled_attention(loaded.model, budgets, generator=generator, **drawing.options())
+            sampling = sampled_attention(loaded.model, budgets, generator=generator, per_query=per_query)
             with torch.no_grad(), sampling as used:
                 sampled = _run(loaded, ids)
             window.sampled(full, sampled)
@@ -90,11 +78,8 @@ def measured_rows(tokenizer: Any, length: int) -> Tensor:
 class _Window:
     """What is summed over one window."""
 
-    def __init__(
-        self, budgets: Budgets, rows: Tensor, generators: Sequence[torch.Generator], replacement: bool
-    ) -> None:
+    def __init__(self, budgets: Budgets, rows: Tensor, generators: Sequence[torch.Generator]) -> None:
         self.budgets, self.rows, self.generators = budgets, rows, generators
-        self.replacement = replacement
         shape = (budgets.layers, budgets.heads)
         self.head_error = torch.zeros(len(generators), *shape, dtype=torch.float64)
         self.head_square = torch.zeros(shape, dtype=torch.float64)
@@ -109,7 +94,7 @@ class _Window:
         for place, generator in enumerate(self.generators):
             # Draws of their own for each query: the error's mean is that of shared draws, with far less noise.
             entries = self.budgets.layer(call.layer)
-            sampled = sampled_output(call, entries, generator, per_query=True, replacement=self.replacement)
+            sampled = sampled_output(call, entries, generator, per_query=True)
             error = (sampled[:, rows].double() - full).square().sum((0, 1, 3))
             self.head_error[place, call.layer] += error.cpu()
 

@@ -14,7 +14,7 @@ from attnlimit.errors import InputError
 from attnlimit.models.budgets import Budgets
 from attnlimit.models.intervals import Estimate, bounds, crossed_means, estimate
 from attnlimit.models.load import Loaded
-from attnlimit.models.probe import Drawing, Probe, probe
+from attnlimit.models.probe import Probe, probe
 from attnlimit.models.sampled import sampled_attention
 from attnlimit.models.tasks import Task, TaskResult, longest, task_for
 from attnlimit.models.text import Document, as_documents, token_windows
@@ -172,7 +172,6 @@ def verify(
     examples: int | None = None,
     allowed: Allowed | None = None,
     per_query: bool = False,
-    replacement: bool = False,
     level: float = 0.95,
     batch: int = 16,
     progress: Progress | None = None,
@@ -182,7 +181,7 @@ def verify(
 
     Heads are compared on the full model's own q, k, v, over the kind of queries that an analysis draws, so that the
     measured error is the predicted one's counterpart; hidden states, logits and task in whole sampled runs, once for
-    each of `seeds`. Keys are drawn without replacement, as the predictions have it, for the whole text or `per_query`.
+    each of `seeds`. Keys are drawn for the whole text or `per_query`.
     Intervals come from resampling seeds and examples together.
     """
     budgets.check_fits(loaded.model)
@@ -192,8 +191,7 @@ def verify(
     chosen = task_for(loaded) if task is None else task
     steps = Steps(progress, 2 + len(seeds))
     found = token_windows(tokenizer, given, tokens, most=as_count(windows, "windows"))
-    drawing = Drawing(per_query=per_query, replacement=replacement)
-    seen = probe(loaded, budgets, found, seeds, drawing=drawing, progress=steps.next())
+    seen = probe(loaded, budgets, found, seeds, per_query=per_query, progress=steps.next())
 
     def evaluate() -> TaskResult:
         return chosen.evaluate(
@@ -202,7 +200,7 @@ def verify(
 
     full, sampled = evaluate(), []
     for seed in seeds:
-        with sampled_attention(loaded.model, budgets, generator=seed, **drawing.options()):
+        with sampled_attention(loaded.model, budgets, generator=seed, per_query=per_query):
             sampled.append(evaluate())
     value, drop = compared(full, sampled, level)
     return Verification(

@@ -14,6 +14,7 @@ from attnlimit.cli.cite import cite
 from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
 from attnlimit.cli.phase import phase
+from attnlimit.cli.report import report
 from attnlimit.cli.verify import verify
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ MODELS, THEORY, MORE = "Models", "Token laws", "More"
 app.command(rich_help_panel=MODELS)(analyze)
 app.command(rich_help_panel=MODELS)(budget)
 app.command(rich_help_panel=MODELS)(verify)
+app.command(rich_help_panel=MODELS)(report)
 app.command(rich_help_panel=THEORY)(curve)
 app.command(rich_help_panel=THEORY)(complexity)
 app.command(rich_help_panel=THEORY)(phase)

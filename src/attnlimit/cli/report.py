@@ -1,0 +1,26 @@
+"""attnlimit report: a run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnlimit.cli.common import guarded, out
+
+
+@guarded
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    file: Annotated[
+        Path | None, typer.Option("--out", help="HTML file to write (default: report.html in the folder).")
+    ] = None,
+) -> None:
+    """The run as one HTML file: opens in any browser, needs no network."""
+    from attnlimit.report.html import write_report
+
+    written = write_report(run, file)
+    out.print(
+        f"Report: {written} ({written.stat().st_size / 1e6:.1f} MB). Open it in a browser.", highlight=False
+    )

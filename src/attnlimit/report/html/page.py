@@ -1,0 +1,129 @@
+"""One self-contained HTML page from plain data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+SCRIPTS = [f"{name}.js" for name in "numbers draw table view summary map head phase heads report".split()]
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The page of a run; each part is there if its data are.
+
+    title, eyebrow, heading   texts; chips: short facts under the heading
+    summary                   paragraphs in plain words
+    heads                     what the map, the slider and the table of heads show (see `analysis`)
+    figures                   {title, caption, image: bytes, kind: "svg+xml" or "png"}
+    tables                    {title, caption, columns, rows}: sortable
+    methods                   (term, text) pairs of the foot: methods, seed, versions
+
+    No text is trusted: all of it is escaped, scripts run only if their hash is the page's own, nothing is fetched.
+
+    >>> "<h1>a &lt;b&gt; c</h1>" in page({"heading": "a <b> c"})
+    True
+    """
+    style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    heading = str(data.get("heading", "Report"))
+    main = [f'<p class="lead">{escape(str(text))}</p>' for text in data.get("summary", ())]
+    if data.get("heads"):
+        main.append(_asset("heads.html"))
+    main += [_figure(one) for one in data.get("figures", ())]
+    main += [_table(one) for one in data.get("tables", ())]
+    return Template(_asset("page.html")).substitute(
+        policy=_policy(script, style),
+        title=escape(str(data.get("title", heading))),
+        eyebrow=escape(str(data.get("eyebrow", "attnlimit"))),
+        heading=escape(heading),
+        chips="".join(f"<span>{escape(str(text))}</span>" for text in data.get("chips", ())),
+        main="\n".join(main),
+        foot=_foot(data.get("methods", ())),
+        data=_json(data.get("heads") or {}),
+        style=style,
+        script=script,
+    )
+
+
+def _asset(name: str) -> str:
+    return files("attnlimit.report.html").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _policy(script: str, style: str) -> str:
+    """Nothing from anywhere; of scripts and styles only these two."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    """JSON that cannot end its script element; what is not finite becomes null."""
+    text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _figure(one: Mapping[str, Any]) -> str:
+    title, caption = escape(str(one["title"])), escape(str(one.get("caption", "")))
+    source = f"data:image/{one['kind']};base64,{base64.b64encode(one['image']).decode()}"
+    return (
+        f'<section class="panel"><h2>{title}</h2><figure><img alt="{title}" src="{source}">'
+        f"<figcaption>{caption}</figcaption></figure></section>"
+    )
+
+
+def _table(one: Mapping[str, Any]) -> str:
+    rows = list(one["rows"])
+    kinds = [
+        "" if all(_is_number(row[k]) or row[k] is None for row in rows) else ' class="text"'
+        for k in range(len(one["columns"]))
+    ]
+    top = "".join(
+        f'<th scope="col"{kind}>{escape(str(name))}</th>'
+        for name, kind in zip(one["columns"], kinds, strict=True)
+    )
+    body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows)
+    return (
+        f'<section class="panel"><div class="title"><h2>{escape(str(one["title"]))}</h2>'
+        f'<span class="note">{escape(str(one.get("caption", "Click a column to sort.")))}</span></div>'
+        f'<div class="scroll table"><table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div></section>'
+    )
+
+
+def _cells(row: Sequence[object], kinds: Iterable[str]) -> str:
+    return "".join(f"<td{kind}{_cell(value)}</td>" for value, kind in zip(row, kinds, strict=True))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ' data-value="">–'
+    if _is_number(value):
+        return f' data-value="{value!r}">{value:.4g}' if isinstance(value, float) else f">{value}"
+    return f">{escape(str(value))}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _foot(methods: Iterable[tuple[str, object]]) -> str:
+    rows = "".join(f"<dt>{escape(str(term))}</dt><dd>{escape(str(text))}</dd>" for term, text in methods)
+    return f"<h2>How these numbers were got</h2><dl>{rows}</dl>" if rows else ""

@@ -1,5 +1,7 @@
 """In-context learning: softmax attention on finite prompts against its infinite-prompt limit."""
 
+from attnlimit.icl.concentration import concentration
+from attnlimit.icl.concentration_result import Concentration
 from attnlimit.icl.descent import Diverged, descend
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_predictions, infinite_risk
@@ -11,6 +13,7 @@ from attnlimit.icl.weights import Block, Weights, balanced
 __all__ = [
     "Block",
     "Classification",
+    "Concentration",
     "Diverged",
     "Floor",
     "LinearRegression",
@@ -22,6 +25,7 @@ __all__ = [
     "Weights",
     "ar1",
     "balanced",
+    "concentration",
     "descend",
     "endpoint",
     "flow",

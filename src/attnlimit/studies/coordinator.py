@@ -1,0 +1,178 @@
+"""The loop of a run: hand tasks out, commit what comes back, try again what failed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from attnlimit.studies import adaptive, machine
+from attnlimit.studies.executors import Executor
+from attnlimit.studies.executors.serial import Serial
+from attnlimit.studies.kinds import kind
+from attnlimit.studies.lock import locked
+from attnlimit.studies.points import count_points, points, tasks
+from attnlimit.studies.spec import Study
+from attnlimit.studies.stop import Stop
+from attnlimit.studies.store import Store, Waiting, said
+from attnlimit.studies.task import Task
+from attnlimit.studies.work import Outcome
+
+DEATHS, PAGE, TICK = 3, 256, 0.2
+
+
+class Progress(NamedTuple):
+    """Tasks that are safe on disk, tasks in all, tasks that were given up."""
+
+    done: int
+    total: int
+    failed: int
+
+
+class Finished(NamedTuple):
+    """How a run ended: interrupted, or with so many tasks done and given up."""
+
+    folder: Path
+    done: int
+    total: int
+    failed: int
+    interrupted: bool
+    reused: int
+
+
+@dataclass
+class Run:
+    """A study on its way through an executor into a store."""
+
+    study: Study
+    store: Store
+    executor: Executor
+    stop: Stop
+    report: Callable[[Progress], object] | None = None
+    done: int = 0
+    total: int = 0
+    failed: int = 0
+    _seen: int = 0
+    _again: deque[Waiting] = field(default_factory=deque)
+    _page: deque[Waiting] = field(default_factory=deque)
+    _flying: dict[int, Waiting] = field(default_factory=dict)
+    _raised: Counter[int] = field(default_factory=Counter)
+    _died: Counter[int] = field(default_factory=Counter)
+
+    def go(self) -> None:
+        self.done, self.total = self.store.counts()
+        self._tell()
+        while not self.stop.asked:
+            self._hand_out()
+            if not self._flying:
+                break
+            for outcome in self.executor.collect(TICK):
+                self._take(outcome)
+            if self.store.sync():
+                self._tell()
+        self.store.sync(now=True)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.report is not None:
+            self.report(Progress(self.done, self.total, self.failed))
+
+    def _hand_out(self) -> None:
+        while len(self._flying) < self.executor.slots:
+            task = self._next()
+            if task is None:
+                return
+            self._flying[task.place] = task
+            self.executor.submit(task.place, self._task(task).to_bytes())
+
+    def _next(self) -> Waiting | None:
+        if self._again:
+            return self._again.popleft()
+        if not self._page:
+            self._page.extend(self.store.waiting(self._seen, PAGE))
+        if not self._page:
+            return None
+        task = self._page.popleft()
+        self._seen = task.place
+        return task
+
+    def _task(self, row: Waiting) -> Task:
+        study, found = self.study, kind(self.study.kind)
+        return Task(
+            found.name,
+            found.version,
+            json.loads(row.what),
+            row.first,
+            row.replicates,
+            study.seed,
+            study.threads,
+        )
+
+    def _take(self, outcome: Outcome) -> None:
+        task = self._flying.pop(outcome.place, None)
+        if task is None:
+            return
+        if outcome.how == "done":
+            self.store.record(task.id, outcome.body, outcome.seconds)
+            self.done += 1
+            self.total += adaptive.extend(self.study, self.store, task.point)
+        elif outcome.how == "lost":
+            self._again.append(task)
+        else:
+            self._failed(task, outcome)
+
+    def _failed(self, task: Waiting, outcome: Outcome) -> None:
+        """A task that raises is tried as often as the study says; one that kills three workers is set aside."""
+        died = outcome.how == "died"
+        counter, most = (self._died, DEATHS) if died else (self._raised, self.study.retries + 1)
+        counter[task.place] += outcome.deaths
+        self.store.record_failure(task.id, outcome.how, outcome.body.decode(errors="replace"))
+        if counter[task.place] < most:
+            self._again.append(task)
+        else:
+            self.failed += 1
+
+
+def run_study(
+    study: Study,
+    folder: str | Path,
+    executor: Callable[[Stop], Executor] | None = None,
+    *,
+    report: Callable[[Progress], object] | None = None,
+    stop: Stop | None = None,
+) -> Finished:
+    """Run what a study asks for and the run directory does not have yet; returns when all is done, or was stopped.
+
+    `executor` makes the executor (None: serial) once the directory is known to be free. `report` is called with
+    numbers that are safe on disk. Ctrl-C and SIGTERM end the run cleanly.
+    """
+    folder, stop = Path(folder), stop or Stop()
+    with said(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(locked(folder))
+        stack.enter_context(stop.signals())
+        store = Store(folder)
+        stack.callback(store.close)
+        _plan(study, store)
+        reused, _ = store.counts()
+        runner = (executor or Serial)(stop)
+        stack.callback(runner.close)
+        store.start_session(machine.session(runner.about))
+        run = Run(study, store, runner, stop, report)
+        run.go()
+    return Finished(folder, run.done, run.total, run.failed, stop.asked, reused)
+
+
+def _plan(study: Study, store: Store) -> None:
+    """The first round of every point, and further ones as far as what is known decides them."""
+    rounds = ((what, tasks(study, what, 0, study.replicates)) for what in points(study))
+    store.plan(study.model_dump(mode="json"), rounds, count_points(study))
+    if study.precision is not None:
+        for point in range(count_points(study)):
+            while adaptive.extend(study, store, point):
+                pass

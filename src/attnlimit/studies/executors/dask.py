@@ -1,0 +1,165 @@
+"""Workers of a Dask cluster: on this machine, at a scheduler's address, or started as jobs of a batch system."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from attnlimit.errors import InputError, MissingExtra
+from attnlimit.studies.errors import WorkersLost
+from attnlimit.studies.work import Outcome, work
+
+CONNECT_SECONDS, CLOSE_SECONDS, LOOK_SECONDS = 20, 1.5, 1.0
+LOOPBACK = "127.0.0.1"
+
+
+class Dask:
+    """Tasks on the workers of a client; one task for each of their threads is under way."""
+
+    def __init__(
+        self, client: Any, cluster: Any = None, resources: Mapping[str, float] | None = None
+    ) -> None:
+        self._client, self._cluster = client, cluster
+        self._resources = dict(resources or {})
+        self._futures: dict[Any, int] = {}
+        self._threads, self._looked = 1, 0.0
+
+    @property
+    def about(self) -> str:
+        return f"Dask at {self._client.scheduler.address}"
+
+    @property
+    def dashboard(self) -> str:
+        return str(self._client.dashboard_link)
+
+    @property
+    def slots(self) -> int:
+        """As many as the workers have threads now: what is queued on a worker would die with it."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            with suppress(OSError, TimeoutError):
+                self._threads = sum(self._client.nthreads().values())
+        return max(1, self._threads)
+
+    def submit(self, place: int, task: bytes) -> None:
+        future = self._client.submit(
+            work, place, task, pure=False, retries=0, resources=self._resources or None, key=_key(place)
+        )
+        self._futures[future] = place
+
+    def collect(self, timeout: float) -> list[Outcome]:
+        if not self._futures:
+            time.sleep(timeout)
+            return []
+        with suppress(TimeoutError):
+            _distributed().wait(list(self._futures), timeout=timeout, return_when="FIRST_COMPLETED")
+        if self._client.status != "running":
+            raise WorkersLost(
+                f"The Dask scheduler {self._client.scheduler.address if self._client.scheduler else ''} does not answer "
+                f"(client {self._client.status}): what was committed is kept, resume the run when it is back."
+            )
+        return [one for future in list(self._futures) if future.done() for one in self._outcome(future)]
+
+    def _outcome(self, future: Any) -> list[Outcome]:
+        """The outcome of a future that is done; none if its result has meanwhile died with a worker."""
+        from distributed import KilledWorker
+        from distributed.client import FutureCancelledError
+
+        place = self._futures[future]
+        try:
+            found = future.result(timeout=CLOSE_SECONDS)
+        except TimeoutError:
+            return []
+        except KilledWorker as death:
+            reason = f"the worker {death.last_worker.address} died".encode()
+            found = Outcome(place, "died", reason, deaths=death.allowed_failures + 1)
+        except FutureCancelledError:
+            found = Outcome(place, "lost", b"")
+        except Exception as problem:
+            found = Outcome(place, "raised", f"{type(problem).__name__}: {problem}".encode())
+        del self._futures[future]
+        return [found]
+
+    def close(self) -> None:
+        """Workers of our own cluster are ended; those of another's drop our tasks."""
+        self._futures.clear()
+        with suppress(Exception):  # a scheduler that is gone cannot be told
+            self._client.close(timeout=CLOSE_SECONDS)
+        if self._cluster is not None:
+            with suppress(Exception):
+                self._cluster.close(timeout=CLOSE_SECONDS)
+
+
+def _key(place: int) -> str:
+    return f"attnlimit-{place}-{time.monotonic_ns()}"
+
+
+def connect(where: str, workers: int, threads: int = 1, resources: Mapping[str, float] | None = None) -> Dask:
+    """`where` is "local", a scheduler's address (tcp://…, tls://…), or a YAML file that describes a batch system."""
+    distributed = _distributed()
+    if where == "local":
+        cluster = _local(distributed, workers, threads)
+        return Dask(distributed.Client(cluster), cluster, resources)
+    if "://" in where:
+        return Dask(_client(distributed, where), None, resources)
+    if Path(where).suffix in (".yaml", ".yml"):
+        from attnlimit.studies.executors.jobqueue import start
+
+        cluster = start(where)
+        return Dask(distributed.Client(cluster), cluster, resources)
+    raise InputError(
+        f"--dask must be local, an address such as tcp://scheduler:8786, or a .yaml file; got {where!r}."
+    )
+
+
+def _local(distributed: Any, workers: int, threads: int) -> Any:
+    """Loopback only, dashboard included. A worker runs one task at a time, and a death is ours to count."""
+    import dask
+
+    gpus = _gpus()
+    with dask.config.set(
+        {
+            "distributed.scheduler.allowed-failures": 0,
+            "distributed.nanny.pre-spawn-environ": dict.fromkeys(
+                ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads
+            ),
+        }
+    ):
+        return distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host=LOOPBACK,
+            dashboard_address=f"{LOOPBACK}:0",
+            worker_dashboard_address=f"{LOOPBACK}:0",
+            resources={"GPU": gpus / workers} if gpus else {},
+            silence_logs="CRITICAL",
+        )
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _client(distributed: Any, address: str) -> Any:
+    try:
+        return distributed.Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, TimeoutError, ValueError) as problem:
+        raise InputError(
+            f"No Dask scheduler answers at {address} ({problem}): start one with `dask scheduler`, or check the address."
+        ) from problem
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as missing:
+        raise MissingExtra(
+            "Running on Dask needs distributed: pip install 'attnlimit[cluster]'."
+        ) from missing
+    return distributed

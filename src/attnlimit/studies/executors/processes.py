@@ -1,0 +1,143 @@
+"""Worker processes on this machine. One that dies costs the task it was running, and is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+
+from attnlimit.errors import InputError
+from attnlimit.studies.errors import WorkersLost
+from attnlimit.studies.work import Outcome
+from attnlimit.studies.worker import READY, decode
+
+AHEAD = 4
+"""Tasks that a worker holds, so that it need not wait for the coordinator between two of them."""
+FALSE_STARTS = 3
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    ready: bool = False
+    held: deque[int] = field(default_factory=deque)
+    """Places of its tasks, the running one first."""
+
+    @classmethod
+    def start(cls, threads: int) -> _Worker:
+        """A fresh interpreter, not a fork: nothing of this process leaks into a task. Of a session of its own, so that
+        Ctrl-C reaches the coordinator alone."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "attnlimit.studies.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=os.environ | dict.fromkeys(THREADS, str(threads)),
+                start_new_session=True,
+            )
+        return cls(process, Connection(ours.detach()))
+
+    def messages(self) -> Iterator[bytes]:
+        """What it has sent; ends with EOFError when it is gone."""
+        while self.connection.poll():
+            try:
+                yield self.connection.recv_bytes()
+            except OSError as problem:  # killed in the middle of a message
+                raise EOFError from problem
+
+    def end(self) -> str:
+        """Make sure that it is gone; how it went, in words."""
+        self.connection.close()
+        self.process.kill()
+        code = self.process.wait()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class Processes:
+    """`workers` processes of `threads` threads each."""
+
+    def __init__(self, workers: int, threads: int = 1) -> None:
+        if workers < 1:
+            raise InputError(f"workers must be at least 1, got {workers}.")
+        self.slots = workers * AHEAD
+        self.about = f"{workers} processes of {threads} thread{'s' * (threads > 1)}"
+        self._threads, self._false_starts = threads, 0
+        self._tasks: dict[int, bytes] = {}
+        self._returned: deque[int] = deque()
+        self._workers = [_Worker.start(threads) for _ in range(workers)]
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def submit(self, place: int, task: bytes) -> None:
+        self._tasks[place] = task
+        self._returned.append(place)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """To the workers that hold fewest."""
+        while self._returned:
+            worker = min(self._workers, key=lambda one: len(one.held))
+            if len(worker.held) >= AHEAD:
+                return
+            place = self._returned.popleft()
+            worker.held.append(place)
+            try:
+                worker.connection.send_bytes(place.to_bytes(8, "big") + self._tasks[place])
+            except OSError:
+                return  # it has just died, and `collect` will see that
+
+    def collect(self, timeout: float) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        ready = wait([worker.connection for worker in self._workers], timeout)
+        for index, worker in enumerate(self._workers):
+            if worker.connection in ready:
+                try:
+                    for message in worker.messages():
+                        self._heard(worker, message, outcomes)
+                except EOFError:
+                    outcomes += self._buried(worker)
+                    self._workers[index] = _Worker.start(self._threads)
+        self._hand_out()
+        return outcomes
+
+    def _heard(self, worker: _Worker, message: bytes, outcomes: list[Outcome]) -> None:
+        if message == READY:
+            worker.ready, self._false_starts = True, 0
+            return
+        outcome = decode(message)
+        worker.held.popleft()
+        del self._tasks[outcome.place]
+        outcomes.append(outcome)
+
+    def _buried(self, worker: _Worker) -> list[Outcome]:
+        """Its running task has died with it; those behind it go to others."""
+        how = worker.end()
+        if not worker.ready:
+            self._false_starts += 1
+            if self._false_starts >= FALSE_STARTS:
+                raise WorkersLost(
+                    f"{FALSE_STARTS} worker processes in a row failed (the last {how}) before they could start: see what they printed, or run "
+                    "with --workers 1, which needs none."
+                )
+        running = [worker.held.popleft()] if worker.ready and worker.held else []
+        self._returned.extendleft(reversed(worker.held))
+        for place in running:
+            del self._tasks[place]
+        return [Outcome(place, "died", f"the worker {how}".encode()) for place in running]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers = []

@@ -1,0 +1,112 @@
+"""From a study to its points (combinations of the grid) and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.numerics.yamlfile import Place, validated
+from attnlimit.studies.kinds import Kind, kind
+from attnlimit.studies.spec import Study, put
+from attnlimit.studies.task import Task
+
+CHECKED = 16
+"""Points that are built before a study starts."""
+
+
+def overrides(study: Study) -> Iterator[dict[str, Any]]:
+    """The fields by path that make each point, cases first, the last axis of the grid fastest."""
+    for case in study.cases:
+        for values in product(*study.grid.values()):
+            yield case | dict(zip(study.grid, values, strict=True))
+
+
+def points(study: Study) -> Iterator[dict[str, Any]]:
+    """`what` of every point, resolved: all fields, with their defaults."""
+    fields = kind(study.kind).what
+    for change in overrides(study):
+        yield fields.model_validate(_changed(study, change)).model_dump(mode="json")
+
+
+def count_points(study: Study) -> int:
+    total = len(study.cases)
+    for values in study.grid.values():
+        total *= len(values)
+    return total
+
+
+def tasks(study: Study, what: dict[str, Any], start: int, stop: int) -> Iterator[Task]:
+    """The tasks of one point for replicates start … stop − 1."""
+    found = kind(study.kind)
+    size = study.chunk if found.together else 1
+    for first in range(start, stop, size):
+        count = min(size, stop - first)
+        yield Task(found.name, found.version, what, first, count, study.seed, study.threads)
+
+
+def rounded(study: Study, replicates: int) -> int:
+    """Whole tasks' worth of replicates, at least that many."""
+    size = study.chunk if kind(study.kind).together else 1
+    return -(-replicates // size) * size
+
+
+def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> None:
+    """Every point must fit the kind's fields; some are built, so that a study fails before it starts."""
+    found = kind(study.kind)
+    _check_replicates(study, found, path)
+    every = max(1, count_points(study) // CHECKED)
+    for index, change in enumerate(overrides(study)):
+        what = _what(found, study, change, lines, path)
+        if found.check is not None and index % every == 0:
+            try:
+                found.check(what)
+            except AttnlimitError as problem:
+                where = ", ".join(f"{field} = {value}" for field, value in change.items())
+                raise InputError(
+                    f"{path}: the point {where or 'of the study'} cannot be run: {problem}"
+                ) from problem
+
+
+def _what(
+    found: Kind, study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
+) -> Any:
+    data = _changed(study, change)
+    try:
+        return found.what.model_validate(data)
+    except ValidationError:
+        here = {place[1:]: line for place, line in lines.items() if place[:1] == ("what",)}
+        for field in change:
+            for source in (("grid", field), *(("cases", k, field) for k in range(len(study.cases)))):
+                if source in lines:
+                    here[tuple(field.split("."))] = lines[source]
+        return validated(found.what, data, here, path)
+
+
+def _check_replicates(study: Study, found: Kind, path: str | Path) -> None:
+    if found.name == "exact" and study.replicates > 1:
+        raise InputError(f"{path}: replicates: an exact curve has no noise; leave the field out.")
+    if study.precision is not None and found.half_width is None:
+        raise InputError(
+            f"{path}: precision is for kind convergence; {found.name} has no interval to narrow."
+        )
+    if found.name != "convergence":
+        return
+    if study.replicates < 2 or study.chunk < 2:
+        raise InputError(
+            f"{path}: replicates and chunk must be at least 2: errors are known by their spread."
+        )
+    most = study.replicates if study.precision is None else study.precision.max_replicates
+    if study.replicates % study.chunk == 1 or most % study.chunk == 1:
+        raise InputError(f"{path}: {most} replicates by {study.chunk} leave a task of 1: change chunk.")
+
+
+def _changed(study: Study, change: dict[str, Any]) -> dict[str, Any]:
+    what = dict(study.what)
+    for path, value in change.items():
+        put(what, path, value)
+    return what

@@ -1,0 +1,121 @@
+"""A study as people write it: what is measured, over which grid, how often, how precisely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from attnlimit.errors import InputError
+from attnlimit.numerics.yamlfile import read_yaml, validated
+from attnlimit.studies.fields import Fields, Seed, with_digests
+
+CHUNK, QUICK_REPLICATES, QUICK_VALUES = 25, 8, 3
+Values = Annotated[list[Any], Field(min_length=1)]
+
+
+class Precision(Fields):
+    """Run until the interval of the slope, or of the error (relative to it, at every n), is at most ±half_width, or
+    until there are max_replicates."""
+
+    of: Literal["slope", "error"]
+    half_width: PositiveFloat
+    max_replicates: PositiveInt
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+
+
+class Study(Fields):
+    """`what` holds the fields of the kind. `grid` gives paths into it (head.horizon) and the values to try, all
+    combinations of them; `cases` are sets of such values that go together, each with the whole grid."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+    """Of the run directory too, so it can name no other place."""
+    kind: Literal["convergence", "exact", "analyze", "icl", "probe"]
+    about: str = ""
+    what: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, Values] = Field(default_factory=dict)
+    cases: list[dict[str, Any]] = Field(default_factory=lambda: [dict[str, Any]()], min_length=1)
+    replicates: PositiveInt = 1
+    """Of each point; the first round of them where a precision is asked for."""
+    chunk: PositiveInt = CHUNK
+    """Replicates of one task, for kinds that compute several together."""
+    precision: Precision | None = None
+    seed: Seed = 0
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    """How often a task that raises an error is tried again."""
+    threads: PositiveInt = 1
+    """Threads of one task."""
+    resources: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """What a Dask worker must offer, as in {GPU: 1}."""
+    quick: dict[str, Any] = Field(default_factory=dict)
+    """Fields that --quick replaces, by path."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.precision is not None and self.precision.max_replicates < self.replicates:
+            raise ValueError("precision.max_replicates is less than replicates")
+        return self
+
+
+def load_study(path: str | Path, *, quick: bool = False) -> Study:
+    """The study of a YAML file; InputError names the line and the field of what is wrong. Files that it names are
+    found from its own folder, and are held to the content they have now."""
+    from attnlimit.studies.points import check_points
+
+    data, lines = read_yaml(path)
+    study = validated(Study, data, lines, path)
+    if quick:
+        study = validated(Study, quicker(data), lines, path)
+    held = with_digests(study.model_dump(mode="json"), Path(path).resolve().parent)
+    study = Study.model_validate(held)
+    check_points(study, lines, path)
+    return study
+
+
+def study_from(data: dict[str, Any]) -> Study:
+    """The study of plain data, for programs that make their own; files are found from the current folder."""
+    from attnlimit.studies.points import check_points
+
+    study = validated(Study, with_digests(data, Path.cwd()), {}, "the study")
+    check_points(study, {}, "the study")
+    return study
+
+
+def quicker(data: dict[str, Any]) -> dict[str, Any]:
+    """What --quick runs: the file's own `quick` values, or few replicates, and the ends and middle of every axis."""
+    changed = {**data, "quick": {}, "name": f"{data['name']}-quick"}
+    if data.get("quick"):
+        for path, value in data["quick"].items():
+            put(changed, path, value)
+        return changed
+    changed.pop("precision", None)
+    changed["replicates"] = min(int(data.get("replicates", 1)), QUICK_REPLICATES)
+    changed["grid"] = {path: _few(values) for path, values in data.get("grid", {}).items()}
+    return changed
+
+
+def _few(values: list[Any]) -> list[Any]:
+    if len(values) <= QUICK_VALUES:
+        return values
+    return [values[round(k * (len(values) - 1) / (QUICK_VALUES - 1))] for k in range(QUICK_VALUES)]
+
+
+def put(data: dict[str, Any], path: str, value: Any) -> None:
+    """data[a][b][c] = value for the path a.b.c, copying the mappings on the way; with value None, the field goes.
+
+    A key of a grid has dots of its own: grid.head.horizon is the grid's field head.horizon.
+    """
+    head, _, rest = path.partition(".")
+    if rest and head != "grid":
+        inner = data.get(head, {})
+        if not isinstance(inner, dict):
+            raise InputError(f"{path} cannot be set: {head} is not a mapping.")
+        data[head] = dict(inner)
+        put(data[head], rest, value)
+    elif rest:
+        data[head] = {**data.get(head, {}), rest: value}
+    elif value is None:
+        data.pop(path, None)
+    else:
+        data[path] = value

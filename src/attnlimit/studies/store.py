@@ -1,0 +1,211 @@
+"""The store of a run: SQLite in the run directory, one writer, one transaction for each finished task."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attnlimit.errors import InputError
+from attnlimit.studies.errors import StoreError
+from attnlimit.studies.schema import migrate
+from attnlimit.studies.task import Task, canonical
+
+NAME = "store.sqlite"
+SYNC_SECONDS = 0.05
+"""Results wait at most so long for the disk. Until then they survive any crash but one of the whole machine."""
+
+
+class Waiting(NamedTuple):
+    """A task without a result."""
+
+    place: int
+    id: bytes
+    point: int
+    what: str
+    first: int
+    replicates: int
+
+
+class Store:
+    """The writing side. Every statement is a transaction of its own unless `_whole` groups them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self.session: int | None = None
+        self._dirty, self._synced = False, 0.0
+        with said(folder):
+            self.connection = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+            try:
+                self._prepare(folder)
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def _prepare(self, folder: Path) -> None:
+        wal = self.connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal"
+        # In WAL mode the file is flushed by `sync`, many commits at once; elsewhere by every commit.
+        self.connection.execute(f"PRAGMA synchronous = {'NORMAL' if wal else 'FULL'}")
+        found = self.connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreError(
+                f"{self.path} is damaged ({found}): move the run away and start it again; `attnlimit export` may still "
+                "read part of it."
+            )
+        migrate(self.connection, str(folder))
+        self._wal = os.open(f"{self.path}-wal", os.O_RDWR) if wal else None
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Everything inside, or nothing."""
+        with said(self.path.parent):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self.connection.execute("ROLLBACK")
+                raise
+        self._dirty = True
+
+    # --- the plan ---------------------------------------------------------------------------------
+
+    def plan(
+        self, study: dict[str, Any], points: Iterable[tuple[dict[str, Any], Iterable[Task]]], total: int
+    ) -> None:
+        """Replace what is asked for by these `total` points; results stay, and those of equal tasks count at once.
+
+        The first task of every point comes before the second of any, so that all of a study is seen early.
+        """
+        with self._whole():
+            for table in ("points", "tasks"):
+                self.connection.execute(f"DELETE FROM {table}")
+            self.connection.execute(
+                "INSERT OR REPLACE INTO about VALUES ('study', ?)",
+                [json.dumps(study)],  # the grid's order counts
+            )
+            for point, (what, tasks) in enumerate(points):
+                self.connection.execute("INSERT INTO points VALUES (?, ?)", [point, canonical(what).decode()])
+                self._append(point, ((turn * total + point + 1, task) for turn, task in enumerate(tasks)))
+
+    def extend(self, point: int, tasks: Iterable[Task]) -> None:
+        """More tasks of a point, after all others."""
+        with self._whole():
+            self._append(point, ((None, task) for task in tasks))
+
+    def _append(self, point: int, tasks: Iterable[tuple[int | None, Task]]) -> None:
+        rows = ((place, task.id, point, task.first, task.count) for place, task in tasks)
+        try:
+            self.connection.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.IntegrityError as problem:
+            raise InputError(
+                f"Two points of the study are the same (the second is number {point + 1}): keep one."
+            ) from problem
+
+    def start_session(self, about: dict[str, Any]) -> None:
+        with self._whole():
+            row = self.connection.execute(
+                "INSERT INTO sessions (about) VALUES (?)", [canonical(about).decode()]
+            )
+            self.session = row.lastrowid
+
+    # --- reading what to do -----------------------------------------------------------------------
+
+    def waiting(self, after: int, limit: int) -> list[Waiting]:
+        """The next tasks without a result, by place: a few at a time, so that memory does not grow with their number."""
+        query = """
+            SELECT place, tasks.id, point, what, first, count FROM tasks JOIN points USING (point)
+            WHERE place > ? AND NOT EXISTS (SELECT 1 FROM results WHERE results.id = tasks.id)
+            ORDER BY place LIMIT ?"""
+        return [Waiting(*row) for row in self._rows(query, after, limit)]
+
+    def counts(self) -> tuple[int, int]:
+        """(tasks with a result, tasks in all) of the present study."""
+        total = self._rows("SELECT count(*) FROM tasks")[0][0]
+        return self._rows("SELECT count(*) FROM tasks JOIN results USING (id)")[0][0], total
+
+    def lacks(self, point: int) -> bool:
+        """Whether a task of the point has no result."""
+        query = "SELECT 1 FROM tasks LEFT JOIN results USING (id) WHERE point = ? AND result IS NULL LIMIT 1"
+        return bool(self._rows(query, point))
+
+    def results_of(self, point: int) -> list[tuple[int, bytes]]:
+        """(number of replicates, result) of every finished task of a point, in order."""
+        query = "SELECT count, result FROM tasks JOIN results USING (id) WHERE point = ? ORDER BY first"
+        return self._rows(query, point)
+
+    def what(self, point: int) -> str:
+        """The resolved fields of a point, as JSON."""
+        text: str = self._rows("SELECT what FROM points WHERE point = ?", point)[0][0]
+        return text
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with said(self.path.parent):
+            return self.connection.execute(query, values).fetchall()
+
+    # --- writing what was found -------------------------------------------------------------------
+
+    def record(self, id: bytes, result: bytes, seconds: float) -> None:
+        """One finished task, in a transaction of its own. A result is never replaced: it could not differ."""
+        row = [id, result, seconds, time.time(), self.session]
+        with said(self.path.parent):
+            self.connection.execute(
+                "INSERT OR IGNORE INTO results (id, result, seconds, finished, session) VALUES (?, ?, ?, ?, ?)",
+                row,
+            )
+        self._dirty = True
+
+    def record_failure(self, id: bytes, how: str, message: str) -> None:
+        row = [id, how, message, time.time(), self.session]
+        with said(self.path.parent):
+            self.connection.execute(
+                "INSERT INTO failures (id, how, message, at, session) VALUES (?, ?, ?, ?, ?)", row
+            )
+        self._dirty = True
+
+    def sync(self, *, now: bool = False) -> bool:
+        """Flush to the disk what was committed, if the last time is long enough ago; whether all of it is there."""
+        if self._dirty and (now or time.monotonic() - self._synced >= SYNC_SECONDS):
+            if self._wal is not None:
+                with said(self.path.parent):
+                    os.fsync(self._wal)
+            self._dirty, self._synced = False, time.monotonic()
+        return not self._dirty
+
+    def close(self) -> None:
+        with said(self.path.parent):
+            if self._wal is not None:
+                os.close(self._wal)
+            self.connection.close()
+
+
+@contextmanager
+def said(folder: Path) -> Iterator[None]:
+    """What the disk and SQLite refuse, in plain words."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, OSError) as problem:
+        if isinstance(problem, StoreError):
+            raise
+        text = str(problem)
+        if "full" in text or "No space" in text or "too large" in text:
+            advice = "the disk is full. Free some space"
+        elif "readonly" in text or "Permission" in text or "Read-only" in text or "unable to open" in text:
+            advice = (
+                "the run directory cannot be written. Give yourself the right to, or name another with --out"
+            )
+        elif "malformed" in text or "not a database" in text:
+            advice = f"{NAME} is damaged. Move the run away and start it again"
+        elif "locked" in text:
+            advice = f"{NAME} is in use by another program. Close it"
+        else:
+            advice = "the store cannot be used. Look at the disk"
+        raise StoreError(
+            f"{folder}: {advice}; what was committed is kept, and the run can be resumed ({text})."
+        ) from problem

@@ -1,0 +1,162 @@
+"""Tables of a run: all rows as parquet or CSV, and a summary of every point as JSON. All can be made again at any time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from attnlimit.errors import InputError, MissingExtra
+from attnlimit.studies.kinds import kind
+from attnlimit.studies.store import said
+from attnlimit.studies.view import StudyRun
+
+AT_ONCE = 50_000
+SCHEMA = "attnlimit.study/1"
+
+
+def varied(run: StudyRun) -> dict[str, str]:
+    """The columns that tell points apart: paths of the grid and of the cases, each "int", "float" or "text"."""
+    paths = dict.fromkeys(chain(run.study.grid, *run.study.cases))
+    types: dict[str, set[type]] = {path: set() for path in paths}
+    for _, what in run.points():
+        for path in paths:
+            types[path].add(type(value_at(what, path)))
+    return {path: _column(found - {type(None)}) for path, found in types.items()}
+
+
+def _column(types: set[type]) -> str:
+    if types and types <= {int, float}:
+        return "int" if types == {int} else "float"
+    return "text"
+
+
+def value_at(what: dict[str, Any], path: str) -> Any:
+    """The value of a field by its path; a list or mapping as JSON."""
+    value: Any = what
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def columns(run: StudyRun) -> dict[str, str]:
+    """Names and types of the long table: the point, what varies, then what the kind measures."""
+    measured = kind(run.study.kind).columns
+    return {"point": "int", **varied(run), "replicate": "int", **measured}
+
+
+def rows(run: StudyRun) -> Iterator[list[Any]]:
+    """The long table, in the order of the points, whatever order they were computed in."""
+    found, paths = kind(run.study.kind), list(varied(run))
+    where = list(found.columns).index("replicate") if "replicate" in found.columns else None
+    for index, first, result in run.results():
+        what = json.loads(run.rows("SELECT what FROM points WHERE point = ?", index)[0][0])
+        told = [index, *(_cell(value_at(what, path)) for path in paths)]
+        for row in found.rows(result):
+            cells = list(row)
+            replicate = first + (0 if where is None else cells.pop(where))
+            yield [*told, replicate, *cells]
+
+
+def _cell(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def export(run: StudyRun, path: Path) -> Path:
+    """Write the long table, as parquet or CSV by the file's ending."""
+    if path.suffix not in (".parquet", ".csv"):
+        raise InputError(f"A table is written as .parquet or .csv, got {path.name!r}.")
+    with replacing(path) as new:
+        (_parquet if path.suffix == ".parquet" else _csv)(run, new)
+    return path
+
+
+def _parquet(run: StudyRun, path: Path) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as missing:
+        raise MissingExtra("Parquet tables need pyarrow: pip install 'attnlimit[studies]'.") from missing
+    types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+    schema = pa.schema([(name, types[column]) for name, column in columns(run).items()])
+    source = rows(run)
+    with pq.ParquetWriter(path, schema) as writer:
+        while block := list(islice(source, AT_ONCE)):
+            arrays = [
+                pa.array([_as(field.type, cell) for cell in cells], field.type)
+                for field, cells in zip(schema, zip(*block, strict=True), strict=True)
+            ]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _as(column: Any, cell: Any) -> Any:
+    """Text columns may hold numbers where points differ in kind."""
+    return str(cell) if cell is not None and str(column) == "string" else cell
+
+
+def _csv(run: StudyRun, path: Path) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns(run))
+        writer.writerows(rows(run))
+
+
+def summary(run: StudyRun) -> dict[str, Any]:
+    """The study, its state, its sessions, and every point that has results, in few numbers."""
+    found, paths = kind(run.study.kind), list(varied(run))
+    told = []
+    for index, what in run.points():
+        results = [result for *_, result in run.results(index)]
+        if results:
+            varies = {path: value_at(what, path) for path in paths}
+            record = found.summary(found.what.model_validate(what), results)
+            told.append({"point": index, "varies": varies, **record})
+    state = run.state.to_dict()
+    return {
+        "schema": SCHEMA,
+        "study": run.study.model_dump(mode="json"),
+        **{key: state[key] for key in ("done", "total", "failed")},
+        "points": told,
+        "failures": run.failures(),
+        "sessions": run.sessions(),
+    }
+
+
+def write_summary(run: StudyRun, path: Path) -> dict[str, Any]:
+    """The summary, as strict JSON: what is not finite becomes null."""
+    record: dict[str, Any] = _finite(summary(run))
+    with replacing(path) as new:
+        new.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return record
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place when it is whole."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with said(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield new
+            os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def flat(values: Iterable[Any]) -> str:
+    """Values in one line of a table."""
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)

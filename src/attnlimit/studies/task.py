@@ -1,0 +1,50 @@
+"""A task: what is computed, and the identity and seed that follow from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from attnlimit.studies.fields import without_places
+
+
+def canonical(value: Any) -> bytes:
+    """JSON in one form only: equal values give equal bytes. Floats keep every bit; nan and infinity are kept too."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+@dataclass(frozen=True)
+class Task:
+    """`count` replicates, from number `first` on, of one point of a study: a pure function of these fields."""
+
+    kind: str
+    version: int
+    """Of the kind's meaning: results of another version are not reused."""
+    what: dict[str, Any]
+    """The point, resolved: every field is there."""
+    first: int
+    count: int
+    seed: int
+    """The study's; that of the task is `stream`."""
+    threads: int = 1
+    """Sums may depend on the number of threads, so it belongs to the task."""
+
+    @cached_property
+    def id(self) -> bytes:
+        """SHA-256 of what the task is, with files by their content."""
+        return sha256(canonical(without_places(asdict(self)))).digest()
+
+    @property
+    def stream(self) -> int:
+        """The seed of its random numbers, from the identity: 0 … 2^63 − 1."""
+        return int.from_bytes(self.id[:8], "big") >> 1
+
+    def to_bytes(self) -> bytes:
+        return canonical(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Task:
+        return cls(**json.loads(data))

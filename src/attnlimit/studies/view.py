@@ -1,0 +1,137 @@
+"""Reading a run, finished or still being written: nothing here writes to its store."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlimit.errors import InputError
+from attnlimit.studies.errors import StoreError
+from attnlimit.studies.lock import holder
+from attnlimit.studies.schema import VERSION, migrate, version
+from attnlimit.studies.spec import Study
+from attnlimit.studies.store import NAME, said
+from attnlimit.studies.work import unpack
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands."""
+
+    folder: Path
+    study: str
+    kind: str
+    state: str
+    """running, finished, incomplete (stopped or killed), or failed (all was tried, some tasks were given up)."""
+    done: int
+    total: int
+    failed: int
+    """Tasks without a result that raised or died at least once."""
+    writer: str | None
+    updated: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "folder": str(self.folder)}
+
+
+class StudyRun:
+    """A run directory, read at one moment: what is committed later is not seen."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+        self.folder, self._connection = folder, connection
+        found = self.rows("SELECT value FROM about WHERE key = 'study'")
+        if not found:
+            raise InputError(f"{folder} holds a run that never started: run its specification again.")
+        self.study = Study.model_validate_json(found[0][0])
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        return self._connection.execute(query, values).fetchall()
+
+    @property
+    def state(self) -> State:
+        total = self.rows("SELECT count(*) FROM tasks")[0][0]
+        done, updated = self.rows("SELECT count(*), max(finished) FROM tasks JOIN results USING (id)")[0]
+        lacking = "SELECT count(DISTINCT id) FROM failures JOIN tasks USING (id) WHERE id NOT IN (SELECT id FROM results)"
+        failed = self.rows(lacking)[0][0]
+        by = holder(self.folder)
+        if by is not None:
+            word = "running"
+        elif done == total:
+            word = "finished"
+        else:
+            word = "failed" if done + failed == total else "incomplete"
+        writer = None if by is None else f"process {by.get('pid', '?')} on {by.get('host', '?')}"
+        return State(
+            self.folder, self.study.name, self.study.kind, word, done, total, failed, writer, updated or 0.0
+        )
+
+    def points(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for point, what in self._connection.execute("SELECT point, what FROM points ORDER BY point"):
+            yield point, json.loads(what)
+
+    def results(self, point: int | None = None) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """(point, first replicate, result) of every finished task, or of those of one point."""
+        chosen = "" if point is None else "WHERE point = ?"
+        query = (
+            f"SELECT point, first, result FROM tasks JOIN results USING (id) {chosen} ORDER BY point, first"
+        )
+        for index, first, result in self._connection.execute(query, () if point is None else (point,)):
+            yield index, first, unpack(result)
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Every attempt that failed, of tasks of the present study, with its traceback."""
+        query = (
+            """SELECT point, first, how, message, at FROM failures JOIN tasks USING (id) ORDER BY failure"""
+        )
+        names = ("point", "first", "how", "message", "at")
+        return [dict(zip(names, row, strict=True)) for row in self.rows(query)]
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return [json.loads(about) for (about,) in self.rows("SELECT about FROM sessions ORDER BY session")]
+
+
+@contextmanager
+def open_run(folder: str | Path) -> Iterator[StudyRun]:
+    """A run directory, for reading: `with open_run(folder) as run: run.state`."""
+    folder = Path(folder)
+    if not (folder / NAME).is_file():
+        raise InputError(f"{folder} is no run of a study: there is no {NAME} in it.")
+    with said(folder), closing(_connect(folder)) as connection:
+        connection.execute("BEGIN")
+        yield StudyRun(folder, connection)
+
+
+def _connect(folder: Path) -> sqlite3.Connection:
+    path = (folder / NAME).resolve()
+    uri = f"{path.as_uri()}?mode=ro"
+    if not os.access(folder, os.W_OK) and not path.with_name(f"{NAME}-wal").exists():
+        uri += "&immutable=1"  # SQLite cannot make its shared-memory file here, and nobody writes
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
+    try:
+        found = version(connection)
+        if found == VERSION:
+            return connection
+        if found == 0:
+            raise StoreError(f"{folder} holds a run that never started: run its specification again.")
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(memory)  # an older version is brought up to date in a copy; the file stays as it is
+        migrate(memory, str(folder))
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return memory
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The run directories in and below a folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}.")
+    return sorted(path.parent for path in folder.glob(f"**/{NAME}") if path.is_file())

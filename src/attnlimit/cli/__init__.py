@@ -13,8 +13,11 @@ from attnlimit.cli.budget import budget
 from attnlimit.cli.cite import cite
 from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
+from attnlimit.cli.export import export
 from attnlimit.cli.phase import phase
 from attnlimit.cli.report import report
+from attnlimit.cli.runs import runs
+from attnlimit.cli.sweep import sweep
 from attnlimit.cli.verify import verify
 
 app = typer.Typer(
@@ -25,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-MODELS, THEORY, MORE = "Models", "Token laws", "More"
+MODELS, THEORY, STUDIES, MORE = "Models", "Token laws", "Studies", "More"
 app.command(rich_help_panel=MODELS)(analyze)
 app.command(rich_help_panel=MODELS)(budget)
 app.command(rich_help_panel=MODELS)(verify)
@@ -34,6 +37,9 @@ app.command(rich_help_panel=THEORY)(curve)
 app.command(rich_help_panel=THEORY)(complexity)
 app.command(rich_help_panel=THEORY)(phase)
 app.command(rich_help_panel=THEORY)(bound)
+app.command(rich_help_panel=STUDIES)(sweep)
+app.command(rich_help_panel=STUDIES)(runs)
+app.command(rich_help_panel=STUDIES)(export)
 app.command(rich_help_panel=MORE)(cite)
 
 

@@ -12,17 +12,39 @@ except ImportError as missing:
 
 from attnlimit.studies.coordinator import Finished, Progress, run_study
 from attnlimit.studies.errors import RunLocked, StoreError, WorkersLost
+from attnlimit.studies.estimate import Estimate, estimate
+from attnlimit.studies.executors.dask import Dask, connect
+from attnlimit.studies.executors.processes import Processes
+from attnlimit.studies.executors.serial import Serial
+from attnlimit.studies.folder import derive
 from attnlimit.studies.spec import Precision, Study, load_study, study_from
+from attnlimit.studies.stop import Stop
+from attnlimit.studies.tables import export, summary
+from attnlimit.studies.view import State, StudyRun, find_runs, open_run
 
 __all__ = [
+    "Dask",
+    "Estimate",
     "Finished",
     "Precision",
+    "Processes",
     "Progress",
     "RunLocked",
+    "Serial",
+    "State",
+    "Stop",
     "StoreError",
     "Study",
+    "StudyRun",
     "WorkersLost",
+    "connect",
+    "derive",
+    "estimate",
+    "export",
+    "find_runs",
     "load_study",
+    "open_run",
     "run_study",
     "study_from",
+    "summary",
 ]

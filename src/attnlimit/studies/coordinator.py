@@ -13,6 +13,7 @@ from typing import NamedTuple
 from attnlimit.studies import adaptive, machine
 from attnlimit.studies.executors import Executor
 from attnlimit.studies.executors.serial import Serial
+from attnlimit.studies.folder import describe
 from attnlimit.studies.kinds import kind
 from attnlimit.studies.lock import locked
 from attnlimit.studies.points import count_points, points, tasks
@@ -163,6 +164,7 @@ def run_study(
         runner = (executor or Serial)(stop)
         stack.callback(runner.close)
         store.start_session(machine.session(runner.about))
+        describe(folder, study, store.sessions())
         run = Run(study, store, runner, stop, report)
         run.go()
     return Finished(folder, run.done, run.total, run.failed, stop.asked, reused)

@@ -115,6 +115,9 @@ class Store:
             )
             self.session = row.lastrowid
 
+    def sessions(self) -> list[dict[str, Any]]:
+        return [json.loads(about) for (about,) in self._rows("SELECT about FROM sessions ORDER BY session")]
+
     # --- reading what to do -----------------------------------------------------------------------
 
     def waiting(self, after: int, limit: int) -> list[Waiting]:

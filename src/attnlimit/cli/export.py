@@ -1,0 +1,56 @@
+"""attnlimit export: a run's table, summary and figures, made from its store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnlimit.cli.common import guarded, out
+from attnlimit.errors import InputError
+
+if TYPE_CHECKING:
+    from attnlimit.studies import StudyRun
+
+FORMATS = ("parquet", "csv", "json", "figures")
+
+
+@guarded
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a study's run; it may still be running.")],
+    form: Annotated[
+        str, typer.Option("--format", help="parquet or csv (all rows), json (summary), figures, or all.")
+    ] = "parquet",
+    file: Annotated[
+        Path | None, typer.Option("--out", help="File to write (default: in the folder).")
+    ] = None,
+) -> None:
+    """Write what a study has found so far; the run itself is only read."""
+    from attnlimit.studies import open_run
+
+    if form not in (*FORMATS, "all"):
+        raise InputError(f"--format must be one of {', '.join(FORMATS)} or all, got {form!r}.")
+    if file is not None and form in ("figures", "all"):
+        raise InputError(f"--out names one file, but {form} are several: leave it out.")
+    with open_run(run) as found:
+        for one in FORMATS if form == "all" else (form,):
+            for path in _write(found, one, file):
+                out.print(f"Written: {path}", highlight=False, markup=False)
+
+
+def _write(run: StudyRun, form: str, file: Path | None) -> list[Path]:
+    from attnlimit.report.study import figures
+    from attnlimit.report.style import save
+    from attnlimit.studies import export, summary
+    from attnlimit.studies.folder import SUMMARY
+    from attnlimit.studies.tables import write_summary
+
+    if form == "json":
+        path = file or run.folder / SUMMARY
+        write_summary(run, path)
+        return [path]
+    if form == "figures":
+        drawn = figures(summary(run)).items()
+        return [save(figure, run.folder / "figures" / f"{name}.png") for name, figure in drawn]
+    return [export(run, file or run.folder / f"results.{form}")]

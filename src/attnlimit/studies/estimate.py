@@ -1,0 +1,115 @@
+"""What a study will cost, before it is run: tasks, and time and memory from a few small ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from attnlimit.errors import InputError
+from attnlimit.studies.executors.processes import Processes
+from attnlimit.studies.kinds import kind
+from attnlimit.studies.points import count_points, points, tasks
+from attnlimit.studies.spec import Study
+from attnlimit.studies.store import NAME
+from attnlimit.studies.task import Task
+from attnlimit.studies.view import open_run
+from attnlimit.studies.work import Outcome
+
+SAMPLED, LEAST, LIMIT = 3, 2, 30.0
+"""Points tried, replicates of each where they can be split, and seconds that all of it may take."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`seconds` and `most_seconds` differ when a precision is asked for: without, and with all rounds. None: the
+    calibration did not end in time, so the study takes longer than that."""
+
+    points: int
+    tasks: int
+    most_tasks: int
+    done: int
+    workers: int
+    seconds: float | None
+    most_seconds: float | None
+    memory_mb: float | None
+    """Of one worker, at its peak."""
+    calibration: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self)}
+
+
+def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate:
+    """The cost on `workers` processes of this machine; what `folder` has already is not counted in the time."""
+    count, most = study.replicates, study.replicates
+    if study.precision is not None:
+        most = study.precision.max_replicates
+    each = len(list(tasks(study, {}, 0, count)))
+    each_most = each + len(list(tasks(study, {}, count, most)))
+    total, done = count_points(study), _done(study, folder)
+    seconds, memory, words = _calibrated(study)
+    share = 1 - done / (total * each)
+    cost = None if seconds is None else seconds * total * count * share / workers
+    highest = None if seconds is None else seconds * total * (most - count * (1 - share)) / workers
+    return Estimate(total, total * each, total * each_most, done, workers, cost, highest, memory, words)
+
+
+def _done(study: Study, folder: Path | None) -> int:
+    """Tasks of the first round whose results are there."""
+    if folder is None or not (folder / NAME).is_file():
+        return 0
+    with open_run(folder) as run:
+        known = {row[0] for row in run.rows("SELECT id FROM results")}
+    return sum(task.id in known for what in points(study) for task in tasks(study, what, 0, study.replicates))
+
+
+def _samples(study: Study) -> Iterator[tuple[Task, int]]:
+    """A few tasks, spread over the points and as small as they can be, with their number of replicates."""
+    total = count_points(study)
+    wanted = {round(k * (total - 1) / max(1, SAMPLED - 1)) for k in range(SAMPLED)}
+    for index, what in enumerate(points(study)):
+        if index in wanted:
+            first = next(islice(tasks(study, what, 0, study.replicates), 1))
+            count = min(first.count, LEAST) if kind(study.kind).together else 1
+            yield replace(first, count=count), count
+
+
+def _calibrated(study: Study) -> tuple[float | None, float | None, str]:
+    """(seconds a replicate, peak memory of a worker in MB, in words how they were got)."""
+    samples = list(_samples(study))
+    samples.insert(0, samples[0])  # the first one also pays for what is loaded or compiled once
+    pool = Processes(1, study.threads)
+    try:
+        ended = time.monotonic() + LIMIT
+        for place, (task, _) in enumerate(samples):
+            pool.submit(place, task.to_bytes())
+        outcomes: dict[int, Outcome] = {}
+        while len(outcomes) < len(samples) and time.monotonic() < ended:
+            outcomes |= {outcome.place: outcome for outcome in pool.collect(0.2)}
+        memory = _peak(pool.pids[0])
+    finally:
+        pool.close()
+    _refuse_failed(outcomes)
+    costs = [outcomes[place].seconds / samples[place][1] for place in outcomes if place > 0]
+    if not costs:
+        return None, memory, f"no task of {samples[0][1]} replicates ended within {LIMIT:g} s"
+    return sum(costs) / len(costs), memory, f"{len(costs)} tasks of {samples[0][1]} replicates, this machine"
+
+
+def _refuse_failed(outcomes: dict[int, Outcome]) -> None:
+    for outcome in outcomes.values():
+        if outcome.how != "done":
+            last = outcome.body.decode(errors="replace").strip().splitlines()[-1]
+            raise InputError(f"A task that was tried failed, so the study would too: {last}")
+
+
+def _peak(pid: int) -> float | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None  # not Linux
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))

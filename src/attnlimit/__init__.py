@@ -44,11 +44,19 @@ from attnlimit.rates import Rates, choose, exponents, fit_log, fit_power, horizo
 from attnlimit.rates.complexity import sample_complexity
 from attnlimit.sampling import Convergence, measure_convergence
 
+if TYPE_CHECKING:
+    from attnlimit.models.analyze import analyze
+    from attnlimit.models.budgets import Budgets
+    from attnlimit.models.load import load
+    from attnlimit.models.sampled import sampled_attention
+    from attnlimit.models.verify import verify
+
 __version__ = "0.1.0"
 __all__ = [
     "AttnlimitError",
     "Ball",
     "Box",
+    "Budgets",
     "Convergence",
     "Curve",
     "Empirical",
@@ -71,6 +79,7 @@ __all__ = [
     "Schedule",
     "Sphere",
     "StudentT",
+    "analyze",
     "best_kappa",
     "bounds",
     "choose",
@@ -85,20 +94,36 @@ __all__ = [
     "hardmax_gap",
     "horizon",
     "icl",
+    "load",
     "local_slopes",
     "measure_convergence",
     "phase_diagram",
     "prefixes",
     "rates",
     "sample_complexity",
+    "sampled_attention",
     "stream",
+    "verify",
 ]
 
+_LAZY = {
+    "Budgets": "attnlimit.models.budgets",
+    "analyze": "attnlimit.models.analyze",
+    "icl": "attnlimit.icl",
+    "load": "attnlimit.models.load",
+    "sampled_attention": "attnlimit.models.sampled",
+    "verify": "attnlimit.models.verify",
+}
+"""Imported when asked for, so that theory does not wait for models."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """`al.icl` is imported when it is first asked for."""
-        if name == "icl":
-            return import_module("attnlimit.icl")
-        raise AttributeError(f"module 'attnlimit' has no attribute {name!r}")
+        if name not in _LAZY:
+            raise AttributeError(f"module 'attnlimit' has no attribute {name!r}")
+        module = import_module(_LAZY[name])
+        return module if _LAZY[name] == f"attnlimit.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

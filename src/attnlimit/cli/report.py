@@ -22,5 +22,7 @@ def report(
 
     written = write_report(run, file)
     out.print(
-        f"Report: {written} ({written.stat().st_size / 1e6:.1f} MB). Open it in a browser.", highlight=False
+        f"Report: {written} ({written.stat().st_size / 1e6:.1f} MB). Open it in a browser.",
+        highlight=False,
+        markup=False,
     )

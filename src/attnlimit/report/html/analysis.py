@@ -56,9 +56,13 @@ def _lead(run: Run) -> str:
 
 def _head(one: HeadReport, pooled: bool) -> dict[str, Any]:
     """What the page needs of a head, and how many keys each policy always keeps of those it sees."""
-    record = one.to_dict()
-    for name in ("n_median", "n_p90", "local_exponent", "phase"):
-        del record[name]  # the page works these out for every error
+    at_one_error = (
+        "n_median",
+        "n_p90",
+        "local_exponent",
+        "phase",
+    )  # the page works these out for every error
+    record = {name: value for name, value in vars(one).items() if name not in at_one_error}
     record["always"] = {
         name: min(
             round(one.visible_keys),

@@ -12,7 +12,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-SCRIPTS = [f"{name}.js" for name in "numbers draw table view summary map head phase heads report".split()]
+SCRIPTS = ("numbers", "draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -30,7 +30,7 @@ def page(data: Mapping[str, Any]) -> str:
     >>> "<h1>a &lt;b&gt; c</h1>" in page({"heading": "a <b> c"})
     True
     """
-    style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     heading = str(data.get("heading", "Report"))
     main = [f'<p class="lead">{escape(str(text))}</p>' for text in data.get("summary", ())]
     if data.get("heads"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,7 @@ def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
         raise InputError(f"There is no folder {target.parent} to write {target.name} in: make it first.")
     if target.is_dir():
         raise InputError(f"{target} is a folder: give the name of a file to write.")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    target.write_text(text, encoding="utf-8")
     return target
 
 

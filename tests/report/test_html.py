@@ -1,0 +1,425 @@
+"""The HTML report: safe, whole, small, and right in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html.parser
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from attnlimit.cli import app
+from attnlimit.errors import InputError
+from attnlimit.models.heads import SCORE_BINS, HeadReport, error_at, least_n, phase
+from attnlimit.models.run import Run
+from attnlimit.report.html import page, write_report
+from attnlimit.report.html.analysis import analysis
+
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&\u2028"
+LEVELS = (0.01, 0.05, 0.123, 0.3, 1.0)
+
+
+def head_of(layer: int, head: int, heads: int, keys: int, name: str) -> HeadReport:
+    """A head with its own constant: error² = c²(1/n − 1/N) without replacement, smaller beside kept keys."""
+    place = (layer * heads + head) * 0.618 % 1
+    n = tuple(sorted({round(keys ** (k / 13)) for k in range(14)}))
+
+    def curve(size: float, total: int) -> dict[str, tuple[float, ...]]:
+        rms = [size * max(0.0, 1 / k - 1 / total) ** 0.5 for k in n]
+        return {
+            "rms": tuple(rms),
+            "median": tuple(0.8 * e for e in rms),
+            "p90": tuple(1.4 * e for e in rms),
+        }
+
+    effective = 1 + (keys - 1) * place**2
+    bins = SCORE_BINS[2]
+    return HeadReport(
+        layer=layer,
+        head=head,
+        name=name,
+        horizon=0.2 + 2 * place,
+        score_spread=(0.5 * (1 + place), 0.7 * (1 + place), 1 + place),
+        score_counts=tuple(max(0, 40 - abs(k - bins // 2)) for k in range(bins)),
+        effective_keys=(0.5 * effective, effective, 1.2 * effective),
+        visible_keys=float(keys),
+        shares={"own": 0.1, "sinks": 0.2, "window": 0.3},
+        n=n,
+        curves={"sampled": curve(0.2 + 4 * place, keys), "kept": curve(0.5 * (1 - place), keys)},
+        n_median=None,
+        n_p90=None,
+        local_exponent=0.5,
+        asymptotic_exponent=0.5,
+        published_exponent=0.4,
+        phase="",
+    )
+
+
+def run_of(layers: int = 3, heads: int = 4, keys: int = 200, name: str = "small", **facts: object) -> Run:
+    known = {
+        "model": name, "kind": "encoder", "population": "context", "tokens": keys, "passages": 2, "queries": 16,
+        "rel_error": 0.1, "seed": 7, "causal": False, "versions": {"attnlimit": "0.1.0", name: name},
+        "method": f"exact {name}",
+    }  # fmt: skip
+    reports = (head_of(layer, head, heads, keys, name) for layer in range(layers) for head in range(heads))
+    return Run(known | facts, tuple(reports))
+
+
+# --- the file ----------------------------------------------------------------------------------------
+
+
+class Tags(html.parser.HTMLParser):
+    """Elements with their attributes, and what the JSON element holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inside = ""
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+
+def test_hostile_text_stays_text():
+    tags = Tags(page(analysis(run_of(name=HOSTILE), HOSTILE)))
+    assert [tag for tag, _ in tags.found].count("script") == 2
+    assert not [tag for tag, _ in tags.found if tag == "img"]
+    assert not [key for _, attrs in tags.found for key in attrs if key.startswith("on")]
+    assert json.loads(tags.scripts[0])["heads"][0]["name"] == HOSTILE
+
+
+def test_hostile_tables_and_figures():
+    data = {
+        "heading": HOSTILE,
+        "chips": [HOSTILE],
+        "summary": [HOSTILE],
+        "figures": [{"title": HOSTILE, "caption": HOSTILE, "kind": "svg+xml", "image": b"<svg/>"}],
+        "tables": [{"title": HOSTILE, "columns": [HOSTILE, "n"], "rows": [[HOSTILE, 1.5], ["b", None]]}],
+        "methods": [(HOSTILE, HOSTILE)],
+    }
+    tags = Tags(page(data))
+    assert [tag for tag, _ in tags.found].count("script") == 2
+    (image,) = [attrs for tag, attrs in tags.found if tag == "img"]
+    assert image["src"] == "data:image/svg+xml;base64," + base64.b64encode(b"<svg/>").decode()
+    assert image["alt"] == HOSTILE
+    assert not [key for _, attrs in tags.found for key in attrs if key.startswith("on")]
+
+
+def test_only_its_own_script_and_style_may_run():
+    text = page({"heading": "x"})
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        body = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_parts_are_there_when_their_data_are():
+    bare = page({"heading": "x"})
+    for part in ('id="map"', "<figure>", 'class="sortable"', "How these numbers were got"):
+        assert part not in bare
+    full = page(analysis(run_of()))
+    assert 'id="map"' in full
+    assert "How these numbers were got" in full
+    assert "<dt>Seed</dt><dd>7</dd>" in full
+    assert "attnlimit 0.1.0" in full
+
+
+def test_no_address_is_asked_for():
+    text = page(analysis(run_of()))
+    assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_a_thousand_heads_fit_in_8_megabytes():
+    assert len(page(analysis(run_of(25, 40, 16_384))).encode()) < 8e6
+
+
+def test_numbers_that_are_not_finite_become_null():
+    run = run_of(1, 1)
+    broken = Run(run.facts, (HeadReport(**{**vars(run.heads[0]), "horizon": float("nan")}),))
+    assert json.loads(Tags(page(analysis(broken))).scripts[0])["heads"][0]["horizon"] is None
+
+
+def test_command(tmp_path):
+    run_of().save(tmp_path / "run")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert "How many keys does each head need?" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    other = tmp_path / "other.html"
+    assert write_report(tmp_path / "run" / "run.json", other) == other
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(InputError, match="is no run"):
+        write_report(tmp_path)
+    run_of().save(tmp_path)
+    with pytest.raises(InputError, match="There is no folder"):
+        write_report(tmp_path, tmp_path / "a" / "b.html")
+    with pytest.raises(InputError, match="is a folder: give the name of a file"):
+        write_report(tmp_path, tmp_path)
+
+
+# --- in a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium on this machine: make browser")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    """Opens data as a page; fails on any console error, page error or request but for the file itself."""
+    seen: list[str] = []
+    contexts = []
+
+    def open_page(data, **options):
+        file = tmp_path / "report.html"
+        file.write_text(page(data), encoding="utf-8")
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        contexts.append(context)
+        context.set_default_timeout(10_000)
+        tab = context.new_page()
+        tab.on(
+            "console", lambda message: seen.append(f"{message.type}: {message.text}")
+        )  # CSP refusals land here
+        tab.on("pageerror", lambda error: seen.append(f"error: {error}"))
+        tab.on("request", lambda request: seen.append(request.url) if request.url != file.as_uri() else None)
+        tab.goto(file.as_uri())
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert seen == []
+
+
+def set_epsilon(tab, epsilon: float) -> None:
+    tab.fill("#percent", f"{100 * epsilon:.10g}")
+    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_least_n_in_the_page_is_least_n(opened):
+    """Many curves, some flat, some rising at the end, at many errors: the same whole numbers as in Python."""
+    tab = opened(analysis(run_of(1, 1)))
+    generator = torch.Generator().manual_seed(5)
+    n = (1, 2, 3, 5, 9, 17, 40, 100, 333, 1000)
+    falls = torch.rand(200, len(n), generator=generator, dtype=torch.float64) * 1.2 - 0.1
+    falls[:20, 3:6] = 0.0
+    curves = 2 * (-falls.cumsum(1)).exp()
+    for epsilon in (0.003, 0.02, 0.1, 0.5, 1.7, 3.0):
+        expected = [None if x == float("inf") else int(x) for x in least_n(n, curves, epsilon).tolist()]
+        got = tab.evaluate(
+            "([n, curves, epsilon]) => curves.map((errors) => numbers.leastN(n, errors, epsilon))",
+            [list(n), curves.tolist(), epsilon],
+        )
+        assert got == expected
+        assert epsilon > 1 or len(set(expected)) > 3
+    one = curves[40].tolist()
+    at = [1, 4, 50, 999, 1000]
+    got = tab.evaluate(
+        "([n, errors, at]) => at.map((k) => numbers.errorAt(n, errors, k))", [list(n), one, at]
+    )
+    assert got == pytest.approx([error_at(n, tuple(one), k) for k in at], rel=1e-12)
+
+
+def test_budgets_and_words_in_the_page_are_the_runs(opened):
+    run = run_of()
+    tab = opened(analysis(run))
+    data = "JSON.parse(document.getElementById('data').textContent)"
+    for epsilon in LEVELS:
+        for policy in ("best", "sampled", "kept"):
+            budgets = run.budgets(epsilon, policy=policy)
+            cost = tab.evaluate(f"([p, e]) => numbers.cost({data}.heads, p, e)", [policy, epsilon])
+            assert cost["keys"] == pytest.approx(budgets.total, rel=1e-12)
+            assert cost["share"] == pytest.approx(budgets.share, rel=1e-12)
+            each = tab.evaluate(
+                f"([p, e]) => {data}.heads.map((one) => numbers.budget(one, p, 'rms', e))", [policy, epsilon]
+            )
+            assert [one["sampled"] for one in each] == [entry.sampled for entry in budgets.entries]
+        inside = tab.evaluate(
+            f"(e) => {{ const view = makeView({data}); view.state.epsilon = e; return view.heads.map(view.phase); }}",
+            epsilon,
+        )
+        assert inside == [phase_of(one, epsilon) for one in run.heads]
+
+
+def phase_of(one: HeadReport, epsilon: float) -> str:
+    p90 = torch.tensor([one.curves["sampled"]["p90"]], dtype=torch.float64)
+    need = float(least_n(one.n, p90, epsilon)[0])
+    return phase(
+        None if need == float("inf") else int(need), one.effective_keys[1], one.visible_keys, epsilon
+    )
+
+
+def test_slider_recomputes(opened):
+    run = run_of()
+    tab = opened(analysis(run, "my-run"))
+    for epsilon in (0.1, 0.3, 0.02):
+        set_epsilon(tab, epsilon)
+        budgets = run.budgets(epsilon)
+        assert f"{budgets.total:,.0f} of {12 * 200:,} keys" in tab.inner_text("#cost-note")
+        assert f"attnlimit budget my-run --rel-error {epsilon:g} --policy best" in tab.inner_text(
+            "#cost-note"
+        )
+        assert f"Keys each head needs for {100 * epsilon:g} % error" in tab.inner_text("#map-title")
+    before = tab.inner_text("#answer")
+    tab.focus("#epsilon")
+    for _ in range(4):
+        tab.keyboard.press("ArrowRight")
+    tab.wait_for_function("(before) => document.getElementById('answer').innerText !== before", arg=before)
+    assert tab.input_value("#percent") == "4"  # 2 → 2.5 → 3 → 3.5 → 4
+    tab.check("input[value=sampled]")
+    tab.wait_for_function("() => document.getElementById('cost-note').innerText.includes('--policy sampled')")
+    cells = tab.locator(".cell text").all_text_contents()
+    expected = []
+    for one in run.heads:
+        need = float(
+            least_n(one.n, torch.tensor([one.curves["sampled"]["p90"]], dtype=torch.float64), 0.04)[0]
+        )
+        expected.append("all" if need >= 199.5 else f"{need:.0f}")
+    assert cells == expected
+
+
+def test_hover_and_click(opened):
+    run = run_of()
+    tab = opened(analysis(run))
+    assert tab.locator("#tip").is_hidden()
+    tab.hover("[data-place='1-2']")
+    assert tab.inner_text("#tip").startswith("Layer 1, head 2")
+    assert phase_of(run.heads[6], 0.1) in tab.inner_text("#tip")
+    tab.mouse.move(2, 2)
+    assert tab.locator("#tip").is_hidden()
+    tab.click("[data-place='1-2']")
+    assert tab.inner_text("#head h2") == "Layer 1, head 2"
+    assert tab.locator("#curve path.rms").count() == 1
+    assert tab.locator("#histogram .bars rect").count() > 10
+    facts = tab.inner_text("#head .facts")
+    assert f"{run.heads[6].horizon:.3g}" in facts
+    assert "published bound −0.4" in facts
+    tab.locator("#phase .dot").nth(0).dispatch_event("click")
+    assert tab.inner_text("#head h2") == "Layer 0, head 0"
+
+
+def test_keyboard(opened):
+    tab = opened(analysis(run_of()))
+    tab.click("[data-place='0-0']")
+    tab.focus("[data-place='0-0']")
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowLeft"):
+        tab.keyboard.press(key)
+    assert tab.evaluate("document.activeElement.dataset.place") == "2-0"  # the edges hold
+    tab.keyboard.press("ArrowUp")
+    tab.keyboard.press("Enter")
+    assert tab.inner_text("#head h2") == "Layer 1, head 0"
+    assert tab.locator(".cell[tabindex='0']").count() == 1
+
+
+def column(tab, k: int) -> list[str]:
+    return tab.locator(f"table tbody tr td:nth-child({k + 1})").all_inner_texts()
+
+
+def test_sort(opened):
+    run = run_of()
+    tab = opened(analysis(run))
+    tab.get_by_role("button", name="Horizon H").click()
+    rising = [f"{x:.3g}" for x in sorted(one.horizon for one in run.heads)]
+    assert [float(x) for x in column(tab, 8)] == [float(x) for x in rising]
+    assert tab.locator("th[aria-sort=ascending]").inner_text().startswith("Horizon H")
+    tab.get_by_role("button", name="Horizon H").click()
+    assert [float(x) for x in column(tab, 8)] == [float(x) for x in reversed(rising)]
+    tab.get_by_role("button", name="Keys read").click()
+    first = [int(x.replace(",", "")) for x in column(tab, 4)]
+    assert first == sorted(first)
+    set_epsilon(tab, 0.02)  # the order follows the numbers
+    second = [int(x.replace(",", "")) for x in column(tab, 4)]
+    assert second == sorted(second) != first
+    tab.locator("#table tbody tr").nth(3).click()
+    place = tab.locator("#table tbody tr").nth(3).locator("td").all_inner_texts()[:2]
+    assert tab.inner_text("#head h2") == f"Layer {place[0]}, head {place[1]}"
+
+
+def test_plain_tables_sort_with_gaps_last(opened):
+    rows = [["b", 10.0, 3], ["a", None, 20], ["c", 9.0, 100]]
+    tab = opened({"heading": "x", "tables": [{"title": "t", "columns": ["name", "x", "n"], "rows": rows}]})
+    for name, k, up in (("name", 0, "abc"), ("x", 0, "cba"), ("n", 0, "bac")):
+        tab.get_by_role("button", name=name, exact=True).click()
+        assert "".join(column(tab, k)) == up
+    tab.get_by_role("button", name="x", exact=True).click()
+    tab.get_by_role("button", name="x", exact=True).click()
+    assert "".join(column(tab, 0)) == "bca"
+
+
+def background(tab) -> tuple[int, ...]:
+    return tuple(
+        map(int, re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor")))
+    )
+
+
+def test_light_dark_and_print(opened):
+    light = opened(analysis(run_of()), color_scheme="light")
+    dark = opened(analysis(run_of()), color_scheme="dark")
+    assert min(background(light)) > 200
+    assert max(background(dark)) < 60
+    light.click("#theme")
+    assert background(light) == background(dark)
+    light.click("#theme")
+    assert min(background(light)) > 200
+    dark.emulate_media(media="print")
+    assert background(dark) == (255, 255, 255)
+    assert dark.locator("#theme").is_hidden()
+    assert len(dark.pdf(format="A4")) > 10_000
+
+
+def test_phone(opened):
+    for shape in ((3, 4), (4, 40)):
+        tab = opened(analysis(run_of(*shape)), viewport={"width": 360, "height": 740})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+        tab.click("[data-place='2-1']")
+        tab.wait_for_function(
+            "() => document.getElementById('head').getBoundingClientRect().top < innerHeight"
+        )
+        assert tab.inner_text("#head h2") == "Layer 2, head 1"
+
+
+def test_hostile_text_does_not_run(opened):
+    tab = opened(analysis(run_of(name=HOSTILE), HOSTILE))
+    tab.click("[data-place='1-1']")
+    assert tab.locator(".chips span").first.text_content() == HOSTILE
+    assert HOSTILE[:30] in tab.inner_text("#head .facts")
+    assert tab.evaluate("window.hacked") is None
+
+
+def test_pooled_keys_and_a_thousand_heads(opened):
+    run = run_of(25, 40, 16_384, population="corpus")
+    tab = opened(analysis(run))
+    assert tab.locator(".cell").count() == 1000
+    assert tab.locator("#table tbody tr").count() == 1000
+    assert "16,384 keys pooled" in tab.inner_text("#answer")
+    assert "--population context" in tab.inner_text("#cost-note")

@@ -3,11 +3,14 @@
 from attnlimit.icl.concentration import concentration
 from attnlimit.icl.concentration_result import Concentration
 from attnlimit.icl.descent import Diverged, descend
+from attnlimit.icl.finite import FiniteRisk, finite_risk
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_predictions, infinite_risk
 from attnlimit.icl.path import Path
 from attnlimit.icl.stationary import StationaryPoint, endpoint, stationary_points
 from attnlimit.icl.tasks import Classification, Floor, LinearRegression, MixtureDenoising, Prompts, Task, ar1
+from attnlimit.icl.transfer import Transfer, transfer
+from attnlimit.icl.tuning import tuned
 from attnlimit.icl.weights import Block, Weights, balanced
 
 __all__ = [
@@ -15,6 +18,7 @@ __all__ = [
     "Classification",
     "Concentration",
     "Diverged",
+    "FiniteRisk",
     "Floor",
     "LinearRegression",
     "MixtureDenoising",
@@ -22,14 +26,18 @@ __all__ = [
     "Prompts",
     "StationaryPoint",
     "Task",
+    "Transfer",
     "Weights",
     "ar1",
     "balanced",
     "concentration",
     "descend",
     "endpoint",
+    "finite_risk",
     "flow",
     "infinite_predictions",
     "infinite_risk",
     "stationary_points",
+    "transfer",
+    "tuned",
 ]

@@ -1,0 +1,179 @@
+"""The infinite-prompt solution in place of training: how good it is at finite length, and from which length on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import NotKnown
+from attnlimit.icl.finite import FiniteRisk, finite_risk
+from attnlimit.icl.flow import flow
+from attnlimit.icl.infinite import infinite_risk
+from attnlimit.icl.stationary import endpoint
+from attnlimit.icl.tasks import LinearRegression, Task
+from attnlimit.icl.tuning import tuned
+from attnlimit.icl.weights import Block, Theta, Weights, as_theta, regression
+from attnlimit.numerics.inputs import as_count, as_positive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LONGEST = 10**9
+SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
+EXACT_LENGTHS = tuple(2**k for k in range(2, 21))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Transfer:
+    """The infinite-prompt solution θ_∞ on prompts of finite length."""
+
+    task: Task
+    weights: Weights
+    """θ_∞, to start training from or to use in its place."""
+    curve: FiniteRisk
+    """R_L(θ_∞) against L."""
+    floor: Float[Tensor, " lengths"]
+    """What no trained model is below: the larger of the task's floor at L and the infinite-prompt risk of θ_∞."""
+    floor_kind: str
+    zero_risk: float
+    """The risk of predicting 0, the unit of `rel_error`."""
+    rel_error: float
+    needed: int | None
+    """Least length with R_L(θ_∞) − floor ≤ rel_error · zero_risk: there training gains no more than that. None: beyond the
+    lengths looked at."""
+    length: int | None
+    """The length asked for."""
+    tuned: Block | None
+    """For that length, the best of the closed-form family of `attnlimit.icl.tuning`; None for tasks without one."""
+    tuned_risk: float | None
+
+    @property
+    def excess(self) -> Float[Tensor, " lengths"]:
+        """(R_L(θ_∞) − floor)/zero_risk: at most so much, in units of the zero predictor's risk, can training gain."""
+        return (self.curve.risk - self.floor) / self.zero_risk
+
+    def at(self, length: int) -> float:
+        """R_L(θ_∞) at a length of the curve."""
+        return float(self.curve.risk[self.curve.lengths.index(length)])
+
+    def __repr__(self) -> str:
+        needed = f"more than {self.curve.lengths[-1]:,}" if self.needed is None else f"{self.needed:,}"
+        words = f"Transfer({self.task!r}: within {self.rel_error:g} of any trained model from L = {needed} on"
+        if self.length is not None:
+            words += f"; risk {self.at(self.length):.4g} at L = {self.length:,}"
+        if self.tuned_risk is not None:
+            words += f", {self.tuned_risk:.4g} tuned"
+        return words + f"; {self.curve.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "task": repr(self.task),
+            "U": self.weights.U.tolist(),
+            "V": self.weights.V.tolist(),
+            "curve": self.curve.to_dict(),
+            "floor": self.floor.tolist(),
+            "floor_kind": self.floor_kind,
+            "zero_risk": self.zero_risk,
+            "rel_error": self.rel_error,
+            "needed": self.needed,
+            "length": self.length,
+            "tuned": None if self.tuned is None else {"A": self.tuned.A.tolist(), "b": self.tuned.b},
+            "tuned_risk": self.tuned_risk,
+        }
+
+    def plot(self) -> Figure:
+        """Risk against length, the floor, and the length needed."""
+        return import_module("attnlimit.report.transfer").transfer_figure(self)
+
+
+def transfer(
+    task: Task,
+    length: int | None = None,
+    *,
+    rel_error: float = 0.05,
+    theta0: Theta | None = None,
+    generator: torch.Generator | int = 0,
+) -> Transfer:
+    """The infinite-prompt solution θ_∞, its risk R_L(θ_∞) at every prompt length, and the length from which it is within
+    `rel_error` of whatever training on prompts of that length can reach (relative to the risk of predicting 0):
+
+        needed = min {L : R_L(θ_∞) − floor(L) ≤ rel_error · R(0)}.
+
+    No trained model is below the task's floor (the Bayes risk), so this holds for every optimiser and number of steps; nothing
+    is trained. For regression θ_∞ is the closed-form end of the flow on the leaf of theta0 (balanced unless given), R_L is exact
+    (`finite_risk`), and with `length` a tuned solution for that length is added. For other tasks θ_∞ is the end of the flow from
+    theta0 = (U, V) (‖∇R‖ ≤ 10⁻⁴), R_L is Monte Carlo on 4,096 prompts and `needed` one of the powers of 2 up to 4,096.
+
+    >>> from attnlimit.icl import LinearRegression
+    >>> transfer(LinearRegression(5)).needed
+    733
+    """
+    eps = as_positive(rel_error, "rel_error")
+    asked = None if length is None else as_count(length, "length")
+    theta = _solution(task, theta0)
+    weights = theta.embed() if isinstance(theta, Block) else theta
+    zero = float(infinite_risk(task, *(torch.zeros_like(w) for w in weights)))
+    reach = float(infinite_risk(task, *weights))
+    exact = isinstance(theta, Block)
+    lengths = sorted({*(EXACT_LENGTHS if exact else SAMPLED_LENGTHS), *([] if asked is None else [asked])})
+    curve = finite_risk(task, theta, lengths, generator=generator)
+    floors, kind = _floors(task, lengths, reach)
+
+    def enough(L: int) -> bool:
+        return (
+            float(finite_risk(task, theta, [L]).risk[0]) - _floors(task, [L], reach)[0].item() <= eps * zero
+        )
+
+    if exact:
+        needed = _least(enough)
+    else:
+        good = (curve.risk - floors <= eps * zero).tolist()
+        needed = next((L for i, L in enumerate(lengths) if all(good[i:])), None)
+    best, risk = (
+        tuned(task, asked) if asked is not None and isinstance(task, LinearRegression) else (None, None)
+    )
+    return Transfer(task, weights, curve, floors, kind, zero, eps, needed, asked, best, risk)
+
+
+def _solution(task: Task, theta0: Theta | None) -> Weights | Block:
+    theta = None if theta0 is None else as_theta(task, theta0)
+    if theta is None:
+        return endpoint(regression(task, "transfer without theta0"))
+    if isinstance(theta, Block) and isinstance(task, LinearRegression):
+        return endpoint(task, theta.conserved)
+    return flow(task, theta, gradient_norm=1e-4).end
+
+
+def _floors(task: Task, lengths: list[int], reach: float) -> tuple[Tensor, str]:
+    """The task's floor where it is known, but not below what an infinite prompt reaches."""
+    try:
+        floors = [task.floor(length) for length in lengths]
+    except NotKnown:
+        return torch.full(
+            (len(lengths),), reach, dtype=torch.float64
+        ), "infinite-prompt risk (no floor known)"
+    values = torch.tensor([floor.value for floor in floors], dtype=torch.float64)
+    kind = floors[0].kind
+    if bool((values < reach).any()):
+        kind += ", or the infinite-prompt risk where that is larger"
+    return values.clamp_min(reach), kind
+
+
+def _least(enough: Callable[[int], bool]) -> int | None:
+    """Least L ≤ 10⁹ that is enough, by doubling and bisection: the excess falls with L."""
+    high = 1
+    while not enough(high):
+        if high >= LONGEST:
+            return None
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -4,7 +4,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test browser lint format bench clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -15,6 +15,11 @@ demo: .venv/.stamp ## Analyse every head of a real BERT on Wikipedia text
 
 test: lint ## Run the whole gate: lint, then pytest with doctests and README snippets
 	OMP_NUM_THREADS=1 $(BIN)/pytest  # small tensors: more threads only wait for each other
+
+browser: ## Install Chromium for the tests of the report; they are skipped without it
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null && command -v chromium; } || \
+	echo "No browser, and none could be installed (sudo apt-get install chromium): the tests of the report in a browser are skipped."
 
 lint: .venv/.stamp ## Check style, format, types and the order of the layers
 	$(BIN)/ruff check

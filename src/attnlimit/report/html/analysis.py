@@ -23,7 +23,7 @@ def analysis(run: Run, folder: str = "RUN") -> dict[str, Any]:
         "heading": "How many keys does each head need?",
         "chips": [
             facts["model"],
-            f"{len(run.heads)} heads: {layers} layers of {heads}",
+            f"{len(run.heads):,} heads: {layers} layers of {heads}",
             f"{facts['passages']} passages of {facts['tokens']:,} tokens",
             f"{facts['queries']} queries per head",
         ],

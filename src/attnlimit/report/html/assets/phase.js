@@ -6,15 +6,22 @@ function makePhase(view) {
   const spreads = heads.flatMap((one) => [one.score_spread[0], one.score_spread[2]]).filter((s) => s > 0);
   const narrow = Math.max(0.05, Math.min(0.5, ...spreads) / 1.15), wide = 1.15 * Math.max(3, ...spreads), high = 1.6 * most;
 
+  /* s² = factor · log n, up to the edge of the box that it meets first. */
+  function edge(factor, x, y) {
+    const end = Math.min(wide, Math.sqrt(factor * Math.log(high)));
+    return Array.from({ length: 161 }, (_, k) => narrow * (end / narrow) ** (k / 160)).map((s) => [x(s), y(Math.exp(s * s / factor))]);
+  }
+
   function update() {
     const room = place.clientWidth, height = Math.max(290, Math.min(400, room * 0.52));
     const box = { left: 46, right: room - 8, top: 30, bottom: height - 40 };
     const svg = draw.canvas(place, room, height, "Phase diagram: spread of scores against keys needed, with the two lines of Gaussian scores");
     const x = draw.log(narrow, wide, box.left, box.right), y = draw.log(1, high, box.bottom, box.top);
-    const line = (factor) => Array.from({ length: 161 }, (_, k) => narrow * (wide / narrow) ** (k / 160))
-      .map((s) => [s, Math.exp(s * s / factor)]).filter(([, n]) => n <= high).concat([[Math.min(wide, Math.sqrt(factor * Math.log(high))), high]]).map(([s, n]) => [x(s), y(n)]);
-    const clt = line(0.5), one = line(2), corner = [[box.right, box.top], [box.right, box.bottom]];
-    for (const edge of [clt, one]) make(svg, "path", { class: "region", d: `${draw.path([...edge, ...corner, [edge[0][0], box.bottom]])}Z` });
+    const clt = edge(0.5, x, y), one = edge(2, x, y);
+    for (const points of [clt, one]) {
+      const corners = points.at(-1)[1] > box.top + 1 ? [] : [[box.right, box.top]];
+      make(svg, "path", { class: "region", d: `${draw.path([...points, ...corners, [box.right, box.bottom], [points[0][0], box.bottom]])}Z` });
+    }
     draw.axes(svg, box,
       { scale: x, ticks: draw.logTicks(narrow, wide), format: (tick) => words.number(tick), title: room > 480 ? "s: standard deviation of a query's scores (nats)" : "s: spread of a query's scores (nats)" },
       { scale: y, ticks: draw.logTicks(1, high), format: words.tick, title: `keys for ${view.epsilon()} error${room > 480 ? `, ${STATISTICS[state.statistic]}` : ""}` });
@@ -27,7 +34,7 @@ function makePhase(view) {
 
   function addDot(svg, one, x, y) {
     const at = y(Math.max(1, view.found(one).keys)), spread = one.score_spread.map((s) => x(Math.max(s, narrow)));
-    make(svg, "line", { class: "whisker", x1: spread[0], x2: spread[2], y1: at, y2: at });
+    if (heads.length <= 200) make(svg, "line", { class: "whisker", x1: spread[0], x2: spread[2], y1: at, y2: at });
     const dot = make(svg, "circle", { class: "dot", cx: spread[1], cy: at, r: heads.length > 400 ? 3.5 : 5, fill: draw.colour(layers > 1 ? one.layer / (layers - 1) : 0.5) });
     hoverable(view, dot, one);
     dots.set(one, dot);

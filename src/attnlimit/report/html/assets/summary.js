@@ -34,14 +34,14 @@ function makeSummary(view, changed) {
     if (pooled) {
       const middle = heads.map((one) => need(one, "p90") ?? Infinity).sort((a, b) => a - b)[Math.floor(heads.length / 2)];
       node.append(Number.isFinite(middle) ? `half of the heads need at most ${words.count(middle)} keys drawn at random` : `more than half of the heads need over ${words.count(most)} keys`);
-      node.append(`; ${few} of ${heads.length} need fewer than the ${words.count(most)} keys pooled (90 % of queries).`);
+      node.append(`; ${words.count(few)} of ${words.count(heads.length)} need fewer than the ${words.count(most)} keys pooled (90 % of queries).`);
       return;
     }
     const [sampled, best] = ["sampled", "best"].map((policy) => numbers.cost(heads, policy, state.epsilon).share);
     node.append("a query must read ");
     make(node, "b", {}, `${words.percent(best)} of its keys`);
     node.append(` if each head does what is cheaper for it, and ${words.percent(sampled)} if all keys are drawn at random. `);
-    node.append(`Drawing at random, ${few} of ${heads.length} heads get by with fewer keys than they see:`);
+    node.append(`Drawing at random, ${words.count(few)} of ${words.count(heads.length)} heads get by with fewer keys than they see:`);
   }
 
   function kinds() {

@@ -16,7 +16,7 @@ from attnlimit.exact.kept import Kept
 from attnlimit.models import attention_layers, dense, observe, sampled
 from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.call import Call
-from attnlimit.models.draws import Stream, few_of_order, first_of_order, largest
+from attnlimit.models.draws import Stream, few_of_order, first_of_order
 from attnlimit.models.masks import TensorMask
 from attnlimit.models.sampled import sampled_attention, sampled_output
 
@@ -98,11 +98,10 @@ class TestDraws:
     ).bool()
 
     def draw(self, way: str, seed: int, n: int) -> Tensor:
-        stream = Stream(seed, 6, per_query=way == "per query")
-        if way == "per query":
-            return largest(self.REST, stream.numbers(4), n)
-        if way == "shared":
-            return first_of_order(self.REST, stream.order, torch.tensor([n]))
+        stream = Stream(seed, 6, 4 if way == "per query" else None)
+        if way != "shared, few":
+            start = None if stream.start is None else stream.start[:, None]
+            return first_of_order(self.REST, stream.order, torch.tensor([n]), start)
         columns, taken = few_of_order(self.REST, stream.order, n)
         return torch.zeros_like(self.REST).scatter(1, columns.expand(4, -1), taken)
 
@@ -128,16 +127,23 @@ class TestDraws:
         assert torch.equal(self.draw(way, 0, 99), self.REST)
         assert not bool(self.draw(way, 0, 0).any())
 
-    def test_draws_of_queries_are_shared_or_independent(self):
-        """The same rest: the same keys; or overlaps as of independent sets, 10·10/100 = 1 key in the mean."""
-        rest = torch.ones(200, 100, dtype=torch.bool)
-        stream = Stream(0, 100, per_query=False)
-        alike = first_of_order(rest, stream.order, torch.tensor([10]))
-        assert bool((alike == alike[0]).all())
-        assert len(few_of_order(rest, stream.order, 10)[0]) <= 20
-        own = largest(rest, Stream(0, 100, per_query=True).numbers(200), 10).double()
-        overlap = (own[::2] * own[1::2]).sum(1)  # hypergeometric: mean 1, variance 0.82
-        assert abs(float(overlap.mean()) - 1) < 4 * (0.82 / 100) ** 0.5
+    def test_draws_of_queries_are_shared_or_uncorrelated(self):
+        """The same rest: the same keys; or, of two queries, Cov(j drawn by one, k by the other) = 0 for all keys j, k.
+        100,000 pairs of 3 of 6 keys: each of 36 covariances has a standard error of 0.25/√100,000 = 8e-4."""
+        rest = torch.ones(2, 6, dtype=torch.bool)
+        alike = first_of_order(rest, Stream(0, 6).order, torch.tensor([3]))
+        assert torch.equal(alike[0], alike[1])
+        g = torch.Generator().manual_seed(0)
+        order = torch.rand(100_000, 1, 6, generator=g).argsort(-1)
+        start = torch.rand(100_000, 2, 1, generator=g)
+        one, other = first_of_order(rest, order, torch.tensor([3]), start).double().unbind(1)
+        covariance = (one - 0.5).T @ (other - 0.5) / len(one)
+        assert float(covariance.abs().max()) < 4.5 * 8e-4
+
+    def test_a_start_at_the_very_end(self):
+        start = torch.tensor([[1 - 2**-24]])
+        taken = first_of_order(torch.ones(1, 3, dtype=torch.bool), torch.arange(3), torch.tensor([2]), start)
+        assert taken.tolist() == [[True, False, True]]
 
 
 class TestWholeBudget:

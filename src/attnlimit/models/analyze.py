@@ -85,8 +85,8 @@ def analyze(
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        "method": f"exact (Laplace quadrature), keys sampled {'with' if pooled else 'without'} replacement; "
-        "relative to the rms of the head's outputs",
+        "method": f"Laplace quadrature, n {'independent' if pooled else 'different'} keys, no Monte Carlo; relative to "
+        "the rms of the head's outputs",
     }
     return Run(facts, tuple(work.reports(rel_error)))
 
@@ -167,9 +167,9 @@ class _Work:
 
     def _measured(self, key: tuple[int, int], keys: int) -> Measured:
         if key not in self.measured:
-            points, scheme = (POINTS, "iid") if self.plan.pooled else (CONTEXT_POINTS, "bernoulli")
+            points = POINTS if self.plan.pooled else CONTEXT_POINTS
             grid = {round(keys ** (i / (points - 1))) for i in range(points)}
-            self.measured[key] = Measured(tuple(sorted(grid)), scheme)
+            self.measured[key] = Measured(tuple(sorted(grid)), different=not self.plan.pooled)
         return self.measured[key]
 
     def reports(self, rel_error: float) -> list[Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnlimit.exact.kept import Kept
 from attnlimit.models.budgets import HeadBudget
 from attnlimit.models.call import Call
-from attnlimit.models.draws import Stream, first_of_order, largest
+from attnlimit.models.draws import Stream, first_of_order
 from attnlimit.models.masks import RuleMask
 
 BLOCK = 2**22
@@ -80,10 +80,12 @@ class _Layer:
         self.call, self.budgets, self.streams = call, budgets, streams
         device = call.query.device
         self.n = torch.tensor([one.sampled or 0 for one in budgets], device=device)[:, None, None]
-        self.order: Tensor | None = None
-        if streams[0][0].order is not None:
-            orders = [torch.stack([one.order for one in row]) for row in streams]  # type: ignore[misc]
-            self.order = torch.stack(orders)[:, :, None].to(device)
+        self.order = torch.stack([torch.stack([one.order for one in row]) for row in streams])[:, :, None]
+        self.order = self.order.to(device)
+        self.start: Tensor | None = None
+        if streams[0][0].start is not None:
+            starts = [torch.stack([one.start for one in row]) for row in streams]  # type: ignore[misc]
+            self.start = torch.stack(starts)[..., None].to(device)
 
     def block(
         self, rows: Int[Tensor, " m"], importance: bool
@@ -94,7 +96,8 @@ class _Layer:
         rest = seen & ~kept
         left = rest.sum(-1, keepdim=True)
         drawn = torch.minimum(left, self.n)
-        taken = self.taken(rows, rest)
+        start = None if self.start is None else self.start[:, :, rows]
+        taken = first_of_order(rest, self.order, self.n, start)
         added = torch.full_like(taken, -torch.inf, dtype=torch.float32)
         added.masked_fill_(kept, 0.0)
         stands_for = (left / drawn.clamp_min(1)).log() if importance else torch.zeros_like(drawn).float()
@@ -124,19 +127,6 @@ class _Layer:
             best = scores[:, heads].topk(min(top, scores.shape[-1]), dim=-1).indices
             found[:, heads] = found[:, heads].scatter(-1, best, True)
         return found
-
-    def taken(self, rows: Tensor, rest: Bool[Tensor, "_ _ _ keys"]) -> Bool[Tensor, "_ _ _ keys"]:
-        """The keys drawn."""
-        if self.order is not None:
-            return first_of_order(rest, self.order, self.n)
-        numbers = torch.stack(
-            [torch.stack([one.numbers(len(rows)) for one in row]) for row in self.streams]
-        ).to(rest.device)
-        rest = rest.expand(numbers.shape)
-        if len({one.sampled for one in self.budgets}) == 1:
-            return largest(rest, numbers, self.budgets[0].sampled or 0)
-        each = [largest(rest[:, h], numbers[:, h], one.sampled or 0) for h, one in enumerate(self.budgets)]
-        return torch.stack(each, 1)
 
 
 def _first_token(call: Call, batch: int) -> int:

@@ -5,8 +5,9 @@ for. They differ in what queries have in common:
 
 - shared: one random order of all keys. A query walks along it and takes the first n keys of its rest. Queries with the
   same rest take the same keys, others nearly: few keys are read in all.
-- per query: every query has numbers of its own for all keys, and takes the n largest of its rest. Errors of different
-  queries are independent, and average out downstream.
+- per query: the same, but every query starts at a random place of its own and goes round. Two queries have as many keys
+  in common as with independent draws, n²/R in the mean, and their errors are uncorrelated to first order in the errors:
+  they average out downstream.
 
 A `Stream` is one head's randomness for one text: its draws do not depend on other heads, or on how queries are blocked.
 """
@@ -19,39 +20,34 @@ from torch import Tensor
 
 
 class Stream:
-    """The random numbers of one head and text."""
+    """The random numbers of one head and text: an order of the keys, and for each query where on it to start."""
 
-    def __init__(self, seed: int, keys: int, per_query: bool) -> None:
-        self.generator, self.keys = torch.Generator().manual_seed(seed), keys
-        self.order = None if per_query else torch.randperm(keys, generator=self.generator)
-
-    def numbers(self, queries: int) -> Float[Tensor, "queries keys"]:
-        """Numbers of the next queries, for draws of their own."""
-        return torch.rand(queries, self.keys, generator=self.generator, dtype=torch.float64)
+    def __init__(self, seed: int, keys: int, queries: int | None = None) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.order = torch.randperm(keys, generator=generator)
+        self.start = torch.rand(queries, generator=generator) if queries is not None else None
+        """In [0, 1), the share of its rest that a query passes over; None: nobody does."""
 
 
 def first_of_order(
-    rest: Bool[Tensor, "... keys"], order: Int[Tensor, "... keys"], n: Int[Tensor, "... 1"]
+    rest: Bool[Tensor, "... keys"],
+    order: Int[Tensor, "... keys"],
+    n: Int[Tensor, "... 1"],
+    start: Float[Tensor, "... 1"] | None = None,
 ) -> Bool[Tensor, "... keys"]:
-    """The first n keys of each rest along an order; all arguments broadcast."""
-    shape = torch.broadcast_shapes(rest.shape, order.shape, n.shape)
+    """The first n keys of each rest along an order, or the n from a start on, round the end; all arguments broadcast."""
+    shapes = [rest.shape, order.shape, n.shape, *([] if start is None else [start.shape])]
+    shape = torch.broadcast_shapes(*shapes)
     order = order.expand(shape)
     met = rest.expand(shape).gather(-1, order)
-    met &= met.cumsum(-1, dtype=torch.int32) <= n
+    place = met.cumsum(-1, dtype=torch.int32)  # 1 … R for the keys of the rest
+    if start is not None:
+        size = place[..., -1:].clone()
+        passed = torch.minimum((start * size).int(), size - 1)  # a start near 1 may round up to R
+        place -= passed
+        place += size * (place <= 0)
+    met &= place <= n
     return torch.zeros(shape, dtype=torch.bool, device=rest.device).scatter_(-1, order, met)
-
-
-def largest(
-    rest: Bool[Tensor, "*rows keys"], numbers: Float[Tensor, "*rows keys"], n: int
-) -> Bool[Tensor, "*rows keys"]:
-    """The n keys of each rest with the largest numbers."""
-    keys = rest.shape[-1]
-    if n == 0:
-        return torch.zeros_like(rest)
-    if n >= keys:
-        return rest
-    least = numbers.masked_fill(~rest, -1.0).kthvalue(keys - n + 1, dim=-1, keepdim=True).values
-    return rest & (numbers >= least)
 
 
 def few_of_order(

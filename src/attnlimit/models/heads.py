@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.exact import Kept
+from attnlimit.exact.fixed_size import fixed_size_squares
 from attnlimit.exact.prepare import BIN_ABOVE, prepare_scores
 from attnlimit.numerics.slopes import local_exponents
 from attnlimit.rates import exponents
@@ -63,8 +64,8 @@ class Measured:
     """One head, query by query, over all passages."""
 
     n: tuple[int, ...]
-    scheme: str
-    """bernoulli: no key twice, exact when all are drawn; iid: with replacement."""
+    different: bool
+    """n different keys (without replacement), or n independent ones."""
     squares: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in POLICIES})
     limits: list[Tensor] = field(default_factory=list)
     spreads: list[Tensor] = field(default_factory=list)
@@ -83,7 +84,7 @@ class Measured:
         """Queries with these scores (−∞: not seen) over keys with these values."""
         hidden = scores == -torch.inf
         seen = (~hidden).sum(1)
-        p = scores.softmax(1)
+        p = scores.softmax(1) if sink is None else _softmax_with_sink(scores, sink)
         self.limits.append((p @ values).double().square().sum(1))
         self.effective.append(1 / p.double().square().sum(1))
         self.visible.append(seen.double())
@@ -116,25 +117,23 @@ class Measured:
         mask: Tensor | None,
         sink: Tensor | None,
     ) -> Tensor:
-        """Exact mean square error at each n, importance-weighted beside kept keys; zero where nothing is left."""
+        """Mean square error at each n, importance-weighted beside kept keys; zero where nothing is left."""
         many = torch.tensor([self.n], dtype=torch.float64, device=scores.device)
         result = torch.zeros(len(scores), len(self.n), dtype=torch.float64, device=scores.device)
         left = ~hidden if mask is None else ~(hidden | mask)
         rows = left.any(1)
         if bool(rows.any()):
-            some = bool(hidden.any())
-            prepared = prepare_scores(
-                scores[rows],
-                values,
-                max(self.n),
-                kept=None if mask is None else (mask & ~hidden)[rows],
-                hidden=hidden[rows] if some else None,
-                sink=None if sink is None else sink.expand(int(rows.sum())),
-                importance=True,
-                scheme=self.scheme,
-                binned=scores.shape[1] > BIN_ABOVE,
-            )
-            result[rows] = prepared.moments(many)[0]
+            given: dict[str, Any] = {
+                "kept": None if mask is None else (mask & ~hidden)[rows],
+                "hidden": hidden[rows] if bool(hidden.any()) else None,
+                "sink": None if sink is None else sink.expand(int(rows.sum())),
+                "binned": scores.shape[1] > BIN_ABOVE,
+            }
+            if self.different:
+                result[rows] = fixed_size_squares(scores[rows], values, many[0], **given)
+            else:
+                prepared = prepare_scores(scores[rows], values, max(self.n), importance=True, **given)
+                result[rows] = prepared.moments(many)[0]
         return result
 
     def report(self, layer: int, head: int, name: str, horizon: float, rel_error: float) -> HeadReport:
@@ -204,6 +203,11 @@ def _curve(errors: Float[Tensor, "m n"]) -> dict[str, tuple[float, ...]]:
         "p90": errors.quantile(0.9, dim=0),
     }
     return {name: tuple(row.tolist()) for name, row in rows.items()}
+
+
+def _softmax_with_sink(scores: Float[Tensor, "m n"], sink: Tensor) -> Float[Tensor, "m n"]:
+    """Weights of the keys beside a sink, a key without value."""
+    return torch.cat([scores, sink.expand(len(scores), 1)], 1).softmax(1)[:, :-1]
 
 
 def _quantiles(values: Tensor) -> tuple[float, ...]:

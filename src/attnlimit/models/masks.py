@@ -14,6 +14,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from attnlimit.errors import ModelNotSupported
+
+MOST_ENTRIES = 2**28
+"""Of a mask that a model wants as a matrix: 1 GB in float32."""
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, position of the query, position of the key) → seen, for index tensors that broadcast."""
 
@@ -87,6 +91,11 @@ class RuleMask:
     def dense(self) -> Tensor:
         """(B, 1, Lq, Lk): 0 where seen, the dtype's least number elsewhere, as eager attention wants it."""
         size, _, rows, keys = self.shape
+        if size * rows * keys > MOST_ENTRIES:
+            raise ModelNotSupported(
+                f"The model computes with its attention mask, so the whole matrix of {size} × {rows:,} × {keys:,} entries "
+                f"would have to be made (at most {MOST_ENTRIES:,}): run it on shorter texts or smaller batches."
+            )
         grid = (torch.arange(size)[:, None, None], torch.arange(rows)[:, None], torch.arange(keys))
         hidden = ~self.seen(grid[0], 0, grid[1], grid[2])
         zeros = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
@@ -104,8 +113,9 @@ class RuleMask:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python itself looks for (copying, pickling) is not asked of a tensor
-            raise AttributeError(name)
+        # What Python itself looks for (copying, pickling) is not asked of a tensor, nor what no tensor has.
+        if name.startswith("__") or not hasattr(Tensor, name):
+            raise AttributeError(f"A mask has no attribute {name!r}.")
         return getattr(self.dense(), name)
 
     def __getitem__(self, index: Any) -> Tensor:

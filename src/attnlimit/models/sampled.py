@@ -133,7 +133,8 @@ def sampled_output(
     for some, blocks in ((full, full_blocks), (few, sparse_blocks), (rest, dense_blocks)):
         if not some:
             continue
-        streams = [[Stream(row[head], keys, per_query) for head in some if some is not full] for row in seeds]
+        starts = length if per_query else None
+        streams = [[Stream(row[head], keys, starts) for head in some if some is not full] for row in seeds]
         chosen = [budgets[head] for head in some]
         for rows, answer, distinct, seen in blocks(call.only(some), chosen, streams, importance):
             if answer is not None:

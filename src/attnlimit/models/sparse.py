@@ -34,7 +34,7 @@ def sparse_blocks(
                     kept = placed_keys(call, one.kept, rows).expand(len(seen), len(rows), -1)[batch]
                     known[which, one.kept] = _Sets(seen[batch, which], kept & seen[batch, which])
                 sets = known[which, one.kept]
-                columns, weights = sets.weights(stream.order, one.sampled or 0, importance)
+                columns, weights = sets.weights(stream.order.to(rows.device), one.sampled or 0, importance)
                 distinct[batch, head] = (weights > 0).sum(1)
                 answer[batch, head] = _average(call, batch, head, rows, columns, weights)
         yield rows, answer, distinct, seen.sum(-1)
@@ -47,13 +47,11 @@ class _Sets:
         self.columns = kept.any(0).nonzero()[:, 0]
         self.kept, self.rest = kept[:, self.columns], seen & ~kept
 
-    def weights(
-        self, order: Tensor | None, n: int, importance: bool
-    ) -> tuple[Tensor, Float[Tensor, "m columns"]]:
+    def weights(self, order: Tensor, n: int, importance: bool) -> tuple[Tensor, Float[Tensor, "m columns"]]:
         """Places among the keys, and what each query multiplies their weight by: 1 if kept, R/n if drawn."""
-        if n == 0 or order is None:
+        if n == 0:
             return self.columns, self.kept.float()
-        columns, taken = few_of_order(self.rest, order.to(self.rest.device), n)
+        columns, taken = few_of_order(self.rest, order, n)
         left = self.rest.sum(1, keepdim=True)
         stands_for = left / left.clamp(1, n) if importance else torch.ones_like(left)
         return torch.cat([self.columns, columns]), torch.cat([self.kept.float(), taken * stands_for], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from attnlimit.icl.weights import Theta, as_theta, balanced, regression
 from attnlimit.numerics.inputs import Array, as_float, as_positive
 
 LONGEST = 1e6
-SOLVERS = ("LSODA", "DOP853", "BDF", "Radau")
+Solver: TypeAlias = Literal["LSODA", "DOP853", "BDF", "Radau"]
+SOLVERS: tuple[Solver, ...] = get_args(Solver)
 
 
 def flow(
@@ -26,10 +27,10 @@ def flow(
     theta0: Theta | None = None,
     *,
     times: Array | None = None,
-    gradient_norm: float = 1e-7,
-    rtol: float = 1e-9,
-    atol: float = 1e-11,
-    solver: Literal["LSODA", "DOP853", "BDF", "Radau"] = "LSODA",
+    gradient_norm: float | int = 1e-7,
+    rtol: float | int = 1e-9,
+    atol: float | int = 1e-11,
+    solver: str = "LSODA",
 ) -> Path:
     """θ̇ = −∇R(θ), R the infinite-prompt risk, by scipy's solve_ivp with the tolerances given.
 
@@ -53,7 +54,8 @@ def flow(
     >>> round(float(path.b[-1]), 6), round(endpoint(task).b, 6)
     (1.316074, 1.316074)
     """
-    if solver not in SOLVERS:
+    method = next((name for name in SOLVERS if name == solver), None)
+    if method is None:
         raise InputError(f"solver must be one of {', '.join(SOLVERS)}, got {solver!r}.")
     theta = as_theta(task, balanced(regression(task, "A balanced start")) if theta0 is None else theta0)
     rtol, atol = as_positive(rtol, "rtol"), as_positive(atol, "atol")
@@ -71,7 +73,7 @@ def flow(
         velocity,
         (0.0, last),
         parts.start.numpy(),
-        method=solver,
+        method=method,
         t_eval=grid,
         events=settled if grid is None else None,
         rtol=rtol,
@@ -82,9 +84,9 @@ def flow(
             f"The solver gave up at t = {float(solved.t[-1]):.4g}: {solved.message} Use a looser rtol, or solver='BDF'."
         )
     words = f"‖∇R‖ ≤ {small:g}" if solved.status == 1 else f"t = {last:g} was reached"
-    method = f"{solver}, rtol {rtol:g}, atol {atol:g}; risk {risk_method(task)}"
+    how = f"{solver}, rtol {rtol:g}, atol {atol:g}; risk {risk_method(task)}"
     points = [torch.tensor(point) for point in solved.y.T]
-    return gathered(task, parts, solved.t.tolist(), points, method, words)
+    return gathered(task, parts, solved.t.tolist(), points, how, words)
 
 
 def _velocity(parts: Problem) -> Callable[[float, np.ndarray], np.ndarray]:

@@ -96,7 +96,7 @@ def transfer(
     task: Task,
     length: int | None = None,
     *,
-    rel_error: float = 0.05,
+    rel_error: float | int = 0.05,
     theta0: Theta | None = None,
     generator: torch.Generator | int = 0,
 ) -> Transfer:
@@ -147,7 +147,7 @@ def _solution(task: Task, theta0: Theta | None) -> Weights | Block:
         return endpoint(regression(task, "transfer without theta0"))
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         return endpoint(task, theta.conserved)
-    return flow(task, theta, gradient_norm=1e-4).end
+    return flow(task, theta, gradient_norm=1e-4, rtol=1e-6, atol=1e-8).end
 
 
 def _floors(task: Task, lengths: list[int], reach: float) -> tuple[Tensor, str]:

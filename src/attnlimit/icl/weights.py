@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -39,13 +40,13 @@ class Block(NamedTuple):
         return float(self.A.square().sum()) - self.b**2
 
 
-Theta: TypeAlias = Weights | Block | tuple[Array, Array]
+Theta: TypeAlias = Weights | Block | Sequence[Array]
 """(U, V), both D×D, or (A, b) with b a number."""
 
 
 def as_theta(task: Task, theta: Theta) -> Weights | Block:
     """(A, b) with b a number is a Block, for regression; (U, V) are Weights. In float64."""
-    if not isinstance(theta, tuple) or len(theta) != 2:
+    if len(theta) != 2:
         raise InputError(f"theta0 must be a pair, (U, V) or (A, b), got {theta!r}.")
     first, second = (as_float(v, n).double() for v, n in zip(theta, ("U or A", "V or b"), strict=True))
     D = task.token_dim

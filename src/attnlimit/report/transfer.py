@@ -31,5 +31,5 @@ def transfer_figure(found: Transfer) -> Figure:
         ax.axvline(found.needed, color=BLACK, linewidth=0.9, linestyle="--", label=words)
     ax.set(xscale="log", yscale="log", xlabel="prompt length L (tokens)", ylabel="risk")
     ax.set_title(repr(found.task), loc="left", fontsize="medium")
-    ax.legend(frameon=False, fontsize=9)
+    ax.legend(frameon=False, fontsize=9, loc="lower left")
     return figure

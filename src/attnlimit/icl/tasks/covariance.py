@@ -10,7 +10,7 @@ from attnlimit.errors import InputError
 from attnlimit.numerics.inputs import Array, as_count, as_float
 
 
-def ar1(dim: int, rho: float) -> Float[Tensor, "d d"]:
+def ar1(dim: int, rho: float | int) -> Float[Tensor, "d d"]:
     """Σ_ij = ρ^|i−j|.
 
     >>> ar1(3, 0.5)

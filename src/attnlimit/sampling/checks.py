@@ -44,8 +44,7 @@ def checked_plan(
     where, width = _window(policy, law, sizes, given, positions, width)
     if policy == "window" and statistic == "sup":
         raise InputError("statistic 'sup' needs keys that all queries share, policy 'window' has none.")
-    moments = statistic not in ("map", "sup")
-    return Plan(head, law, sizes, policy, m, self_attention, given, where, width, self_attention and moments)
+    return Plan(head, law, sizes, policy, m, self_attention, given, where, width)
 
 
 def check_policy(policy: str, law: Measure, sizes: tuple[int, ...]) -> None:

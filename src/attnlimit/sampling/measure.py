@@ -12,9 +12,9 @@ from attnlimit.errors import InputError
 from attnlimit.measures import Measure
 from attnlimit.numerics.inputs import Array, as_count, as_generator, as_positive
 from attnlimit.sampling.checks import STATISTICS, checked_plan
-from attnlimit.sampling.control import LEAST_REPLICATES, controlled
 from attnlimit.sampling.convergence import Convergence
 from attnlimit.sampling.experiment import Experiment, Row
+from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
 from attnlimit.sampling.map_error import MapErrors
 from attnlimit.sampling.moments import MomentErrors
 from attnlimit.sampling.powers import Power

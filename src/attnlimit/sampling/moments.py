@@ -5,7 +5,8 @@ a random m of them
 
     M̂ = (1/n) Σ_i f(Γ(x_i)) + (1/m) Σ_{i∈S} [f(Γ_n(x_i)) − f(Γ(x_i))]
 
-which is right on average over S. Its square is too large by the variance over S, (1 − m/n) s²/m with s² the
+which is right on average over S (where the tokens are Gaussian, sampling/fitted.py has a map closer to Γ_n in Γ's
+place). Its square is too large by the variance over S, (1 − m/n) s²/m with s² the
 sample variance of the differences; taken off, ‖M̂ − M‖² is right on average too, and may be negative.
 Fresh queries x ~ μ are the case n = ∞: the first term is M itself, and the error is that of Γ_n#μ.
 """
@@ -19,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.sampling.control import GaussianControl
 from attnlimit.sampling.experiment import Experiment, Row
+from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, is_fitted
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import Reference, output_covariance, output_moment
 from attnlimit.sampling.replicates import Sample, replicate
@@ -41,10 +42,10 @@ class MomentErrors(Experiment):
         return output_moment(limit, law, self.power, size)
 
     @cached_property
-    def control(self) -> GaussianControl | None:
-        if not GaussianControl.fits(self.plan, self.power):
+    def fitted(self) -> FittedGaussian | None:
+        if not is_fitted(self.plan, self.power):
             return None
-        return GaussianControl(self.plan, 2 if self.power is None else 1)
+        return FittedGaussian(self.plan, 2 if self.power is None else 1)
 
     @cached_property
     def _needs_truth(self) -> bool:
@@ -71,19 +72,37 @@ class MomentErrors(Experiment):
         return f"{self.drawn()}, {how}"
 
     def row(self, generator: torch.Generator) -> Row:
+        if self.fitted is not None:
+            return self._fitted_row(self.fitted, generator)
         truth = self.truth if self._needs_truth else None
         averages = LimitAverages(truth, self.power)
-        squares, exact, samples = [], True, list(replicate(self.plan, generator))
-        for sample in samples:
-            if self.power is None:
-                squares.append(covariance_square(sample, averages.at(sample), truth))
-            else:
-                squares.append(moment_square(sample, averages.at(sample), self.power))
+        squares, exact = [], True
+        for sample in replicate(self.plan, generator, all_limits=self.plan.self_attention):
+            squares.append(self._square(sample, averages.at(sample), truth))
+            exact = exact and sample.rest == 0
+        row = torch.stack(squares)
+        return Row(row, row.clamp_min(0).sqrt() if exact else None)
+
+    def _fitted_row(self, fitted: FittedGaussian, generator: torch.Generator) -> Row:
+        """With the Gaussian fitted to the tokens as control variate."""
+        moments = TokenMoments(fitted)
+        squares, controls, exact = [], [], True
+        for sample in replicate(self.plan, generator):
+            if sample.tokens is None:
+                raise TypeError("Tokens that are their own queries are needed.")
+            moments.take(sample.tokens)
+            squares.append(self._square(*moments.at(sample, self.truth), self.truth))
+            controls.append(moments.control())
             exact = exact and sample.rest == 0
         row = torch.stack(squares)
         if exact:
             return Row(row, row.clamp_min(0).sqrt())
-        return Row(row, None, control=None if self.control is None else self.control.row(samples))
+        return Row(row, None, control=torch.stack(controls))
+
+    def _square(self, sample: Sample, base: list[Tensor] | None, truth: Reference | None) -> Tensor:
+        if self.power is None:
+            return covariance_square(sample, base, truth)
+        return moment_square(sample, base, self.power)
 
 
 class LimitAverages:

@@ -31,8 +31,6 @@ class Plan:
     queries: Float[Tensor, "m dq"] | None = None
     positions: Int[Tensor, " m"] | None = None
     width: int | None = None
-    all_limits: bool = False
-    """Whether a sample holds the limits at all n tokens, not only at the m queries (self-attention)."""
 
     @cached_property
     def limit(self) -> AttentionMap:
@@ -67,6 +65,8 @@ class Sample(NamedTuple):
     """How many of `all_limits` (the first ones) were the whole of the previous sample's."""
     tokens: Float[Tensor, "n d"] | None = None
     """All n tokens, for self-attention."""
+    queries: Float[Tensor, "m d"] | None = None
+    """Those of them that are queries, for self-attention."""
 
 
 class Keys(NamedTuple):
@@ -78,8 +78,8 @@ class Keys(NamedTuple):
     """Their positions in the population, where there is one."""
 
 
-def replicate(plan: Plan, generator: torch.Generator) -> Iterator[Sample]:
-    """One Sample for every n of the plan."""
+def replicate(plan: Plan, generator: torch.Generator, all_limits: bool = False) -> Iterator[Sample]:
+    """One Sample for every n of the plan; with `all_limits` it holds Γ at all n tokens (self-attention)."""
     if plan.policy == "window":
         yield from _windowed(plan, generator)
         return
@@ -88,7 +88,7 @@ def replicate(plan: Plan, generator: torch.Generator) -> Iterator[Sample]:
     rest = 0.0 if plan.queries is not None else 1 / plan.m
     for keys in draw_keys(plan, generator):
         if x is None or limits is None:
-            yield from _own_queries(plan, keys, generator)
+            yield from _own_queries(plan, keys, generator, all_limits)
         else:
             for outputs in nested_outputs(plan.head, keys.measure, keys.sizes, x):
                 yield Sample(outputs, limits, rest)
@@ -110,9 +110,9 @@ def _fresh_queries(plan: Plan, generator: torch.Generator) -> Tensor:
     return plan.head.checked(plan.law.sample(plan.m, generator=generator).tokens)
 
 
-def _own_queries(plan: Plan, keys: Keys, generator: torch.Generator) -> Iterator[Sample]:
+def _own_queries(plan: Plan, keys: Keys, generator: torch.Generator, all_limits: bool) -> Iterator[Sample]:
     """Self-attention: m of the tokens are queries, chosen for each n."""
-    everything = _limits(plan, keys) if plan.all_limits else None
+    everything = _limits(plan, keys) if all_limits else None
     chosen = choose_queries(keys.sizes, plan.m, generator)
     x = plan.head.checked(keys.measure.tokens[chosen.tokens])
     limits = plan.limit(x) if everything is None else everything[chosen.tokens]
@@ -121,7 +121,8 @@ def _own_queries(plan: Plan, keys: Keys, generator: torch.Generator) -> Iterator
     for size, rows, out in zip(keys.sizes, chosen.rows, outputs, strict=True):
         rest = (1 - len(rows) / size) / len(rows)
         known_limits = None if everything is None else everything[:size]
-        yield Sample(out[rows], limits[rows], rest, known_limits, known, keys.measure.tokens[:size])
+        tokens = keys.measure.tokens[:size]
+        yield Sample(out[rows], limits[rows], rest, known_limits, known, tokens, x[rows])
         known = size
 
 

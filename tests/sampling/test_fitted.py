@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from attnlimit import Gaussian, Head, Sphere
-from attnlimit.sampling import measure_convergence
+from attnlimit.sampling import measure_convergence, moments
 from attnlimit.sampling.checks import checked_plan
-from attnlimit.sampling.control import GaussianControl, controlled
+from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.powers import Power
+from attnlimit.sampling.reference import output_covariance
 from attnlimit.sampling.replicates import Plan, Sample
 
 
@@ -25,11 +26,6 @@ HEAD = Head(0.3 * _normal(4, 4, seed=1), _normal(3, 4, seed=2))
 
 def _plan(n: list[int], law: Gaussian | Sphere = LAW, head: Head = HEAD) -> Plan:
     return checked_plan(head, law, n, "mean", 16, "iid", self_attention=True, width=None, positions=None)
-
-
-def _samples(tokens: Tensor, n: list[int]) -> list[Sample]:
-    nothing = tokens[:0]
-    return [Sample(nothing, nothing, 0.0, tokens=tokens[:size]) for size in n]
 
 
 def _terms(tokens: Tensor, order: int) -> Tensor:
@@ -48,18 +44,43 @@ def test_expectation_is_that_of_many_draws(order: int, generator: torch.Generato
     terms = _terms(LAW.sample(200_000, generator=generator).tokens, order)
     squares = (terms - terms.mean(0)).square().sum(1)
     error = float(squares.std()) / len(squares) ** 0.5
-    assert GaussianControl(_plan([10]), order).expected == pytest.approx(float(squares.mean()), abs=4 * error)
+    assert FittedGaussian(_plan([10]), order).expected == pytest.approx(float(squares.mean()), abs=4 * error)
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_a_row_is_the_square_of_the_average_term(order: int, generator: torch.Generator) -> None:
+def test_the_control_is_the_square_of_the_average_term(order: int, generator: torch.Generator) -> None:
     n = [5, 17, 40]
     tokens = LAW.sample(40, generator=generator).tokens
-    control = GaussianControl(_plan(n), order)
-    mean = torch.zeros(1) if order == 1 else control.image(LAW.covariance.flatten()).flatten()
-    terms = _terms(tokens, order)
-    expected = [(terms[:size].mean(0) - mean).square().sum() - control.expected / size for size in n]
-    torch.testing.assert_close(control.row(_samples(tokens, n)), torch.stack(expected), rtol=1e-9, atol=1e-12)
+    fitted = FittedGaussian(_plan(n), order)
+    mean = torch.zeros(1) if order == 1 else fitted.image(LAW.covariance).flatten()
+    terms, so_far = _terms(tokens, order), TokenMoments(fitted)
+    for size in n:
+        so_far.take(tokens[:size])
+        expected = (terms[:size].mean(0) - mean).square().sum() - fitted.expected / size
+        assert float(so_far.control()) == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("biases", [False, True])
+def test_the_fitted_map_is_the_limit_of_the_fitted_gaussian(
+    order: int, biases: bool, generator: torch.Generator
+) -> None:
+    extra = {"bq": _normal(2, seed=7), "bv": _normal(3, seed=8)} if biases else {}
+    head = Head.from_projections(_normal(2, 4, seed=5), _normal(2, 4, seed=6), HEAD.V, **extra)
+    tokens = LAW.sample(30, generator=generator).tokens
+    plan = _plan([30], head=head)
+    so_far, truth = TokenMoments(FittedGaussian(plan, order)), output_covariance(plan.limit, LAW, 1)
+    so_far.take(tokens)
+    sample = Sample(tokens[:3, :3], tokens[:3, :3], 0.0, tokens=tokens, queries=tokens[:3])
+    if order == 1:
+        truth = truth._replace(value=truth.mean)
+    sample, base = so_far.at(sample, truth)
+    outputs = head(Gaussian(mean=tokens.mean(0), cov=torch.cov(tokens.T, correction=0)))(tokens)
+    torch.testing.assert_close(sample.limits, outputs[:3])
+    torch.testing.assert_close(base[0], outputs.mean(0) - truth.mean)
+    if order == 2:
+        away = outputs - truth.mean
+        torch.testing.assert_close(base[1], (away.T @ away / 30).flatten() - truth.value)
 
 
 def test_each_replicate_takes_the_coefficient_of_the_others(generator: torch.Generator) -> None:
@@ -83,7 +104,7 @@ def test_it_narrows_the_curve_and_does_not_move_it(
     setting = {"statistic": statistic, "queries": 64, "self_attention": True, "replicates": 200}
     head = HEAD.scaled(0.7)
     with_it = measure_convergence(head, LAW, [100, 400], generator=7, **setting)
-    monkeypatch.setattr(GaussianControl, "fits", staticmethod(lambda plan, power: False))
+    monkeypatch.setattr(moments, "is_fitted", lambda plan, power: False)
     without = measure_convergence(head, LAW, [100, 400], generator=7, **setting)
     assert "own mean and covariance" in with_it.method
     assert "own mean and covariance" not in without.method
@@ -93,6 +114,6 @@ def test_it_narrows_the_curve_and_does_not_move_it(
 
 
 def test_there_is_none_for_other_laws_and_statistics() -> None:
-    assert GaussianControl.fits(_plan([10]), None)
-    assert not GaussianControl.fits(_plan([10]), Power(3))
-    assert not GaussianControl.fits(_plan([10], Sphere(4)), None)
+    assert is_fitted(_plan([10]), None)
+    assert not is_fitted(_plan([10]), Power(3))
+    assert not is_fitted(_plan([10], Sphere(4)), None)

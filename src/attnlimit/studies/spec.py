@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -52,7 +52,7 @@ class Study(Fields):
     """Fields that --quick replaces, by path."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> Study:
         if self.precision is not None and self.precision.max_replicates < self.replicates:
             raise ValueError("precision.max_replicates is less than replicates")
         return self

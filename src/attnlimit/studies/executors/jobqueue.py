@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -35,7 +35,7 @@ class Jobs(Fields):
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _enough(self) -> Self:
+    def _enough(self) -> Jobs:
         missing = [name for name in ("cores", "memory") if name not in self.options]
         if missing:
             raise ValueError(f"options must say {' and '.join(missing)} of a job")

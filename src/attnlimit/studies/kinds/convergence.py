@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
@@ -36,7 +36,7 @@ class Convergence(Setting):
     restarts: PositiveInt = 16
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> Convergence:
         pairs = (
             ("order", "statistic", "moment"),
             ("radius", "statistic", "sup"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from attnlimit.studies.work import Outcome
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Tasks go in by `submit`, at most `slots` at a time, and come out of `collect` in any order."""
 

@@ -76,8 +76,8 @@ def _head(one: HeadReport, pooled: bool) -> dict[str, Any]:
 def _kept_words(pooled: bool) -> str:
     kept = POLICIES["kept"]
     if pooled:
-        return f"kept: the {kept.top} of largest score"
-    return f"kept: last {kept.window}, first {kept.sinks}, top {kept.top}"
+        return f"keep the {kept.top} of largest score"
+    return f"keep the last {kept.window}, first {kept.sinks}, top {kept.top}"
 
 
 def _methods(run: Run) -> list[tuple[str, object]]:

@@ -35,7 +35,8 @@ def page(data: Mapping[str, Any]) -> str:
     main = [f'<p class="lead">{escape(str(text))}</p>' for text in data.get("summary", ())]
     if data.get("heads"):
         main.append(_asset("heads.html"))
-    main += [_figure(one) for one in data.get("figures", ())]
+    figures = "".join(_figure(one) for one in data.get("figures", ()))
+    main += [f'<div class="figures">{figures}</div>'] if figures else []
     main += [_table(one) for one in data.get("tables", ())]
     return Template(_asset("page.html")).substitute(
         policy=_policy(script, style),
@@ -113,7 +114,7 @@ def _cells(row: Sequence[object], kinds: Iterable[str]) -> str:
 
 
 def _cell(value: object) -> str:
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ' data-value="">–'
     if _is_number(value):
         return f' data-value="{value!r}">{value:.4g}' if isinstance(value, float) else f">{value}"

@@ -10,7 +10,7 @@ function makeSummary(view, changed) {
   ];
   const POLICIES = [
     ["best", "Cheaper way", "of the two below, head by head"],
-    ["kept", "Keep some, draw others", run.kept_words],
+    ["kept", "Keep and draw", run.kept_words],
     ["sampled", "Random keys only", "that is n(ε)"],
   ];
 

@@ -11,7 +11,7 @@ help: ## Print this list
 
 demo: .venv/.stamp ## Analyse every head of a real BERT on Wikipedia text
 	$(BIN)/attnlimit analyze --population corpus --rel-error 0.1 --out attnlimit-out/demo
-	@echo "Open attnlimit-out/demo/heatmap.png; the numbers are in attnlimit-out/demo/run.json."
+	@echo "Open attnlimit-out/demo/report.html in a browser; the numbers are in attnlimit-out/demo/run.json."
 
 test: lint ## Run the whole gate: lint, then pytest with doctests and README snippets
 	OMP_NUM_THREADS=1 $(BIN)/pytest  # small tensors: more threads only wait for each other

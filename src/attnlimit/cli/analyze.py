@@ -44,6 +44,7 @@ def analyze(
     from attnlimit.models.analyze import analyze as analyze_model
     from attnlimit.models.load import load, packaged_bert
     from attnlimit.models.text import texts
+    from attnlimit.report.html import write_report
 
     loaded = load(model or packaged_bert(), device=device, dtype=dtype)
     given = texts(text)
@@ -61,6 +62,7 @@ def analyze(
         )
     run.save(folder)
     figures = _figures(run, folder)
+    report = write_report(folder)
     if as_json:
         print_json(run.to_dict())
         return
@@ -68,6 +70,7 @@ def analyze(
     out.print(
         f"Run: {folder}/run.json, heads.parquet{', ' if figures else ''}{', '.join(figures)}", highlight=False
     )
+    out.print(f"Report: {report} (open it in a browser)", highlight=False)
 
 
 def _figures(run: Run, folder: Path) -> list[str]:

@@ -37,7 +37,7 @@ function makeHead(view) {
       { scale: y, ticks: draw.logTicks(low, high), format: (tick) => `${words.number(100 * tick)} %`, title: "error, relative to the head's output" });
     make(make(make(svg, "defs"), "clipPath", { id: "clip" }), "rect", { x: box.left, y: box.top - 4, width: box.right - box.left, height: box.bottom - box.top + 4 });
     const inside = make(svg, "g", { "clip-path": "url(#clip)" });
-    const points = (errors) => errors.map((error, k) => [x(one.n[k]), y(Math.max(error, low / 1000))]);
+    const points = (errors) => fine(one.n).map((at) => [x(at), y(Math.max(numbers.errorAt(one.n, errors, at), low / 1000))]);
     make(inside, "path", { class: "band", d: `${draw.path([...points(sampled.median), ...points(sampled.p90).reverse()])}Z` });
     const anchor = Math.floor(last / 2), guide = (k) => y(sampled.rms[anchor] * (one.n[k] / one.n[anchor]) ** -one.asymptotic_exponent);
     make(inside, "line", { class: "guide", x1: x(one.n[0]), x2: x(one.n[last]), y1: guide(0), y2: guide(last) });
@@ -49,6 +49,9 @@ function makeHead(view) {
     make(inside, "circle", { class: "mark", cx: x(n), cy: y(state.epsilon), r: 4.5 });
     make(svg, "text", { class: "strong halo", x: x(n) + (right ? -10 : 10), y: y(state.epsilon) + (right ? 16 : -8), "text-anchor": right ? "end" : "start" }, `n(ε) = ${words.count(n)}`);
   }
+
+  /* The curve is drawn as it is read: between its points the squared error is a + b/n. */
+  const fine = (n) => n.flatMap((at, k) => (k ? Array.from({ length: 20 }, (_, j) => n[k - 1] * (at / n[k - 1]) ** ((j + 1) / 20)) : [at]));
 
   function histogram(parent, one, room) {
     const [from, to, bins] = run.score_bins, step = (to - from) / bins, counts = one.score_counts;

@@ -10,7 +10,7 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import infinite_risk
-from attnlimit.icl.tasks import LinearRegression
+from attnlimit.icl.tasks import LinearRegression, Task
 from attnlimit.icl.weights import Block, regression
 
 
@@ -34,7 +34,7 @@ class StationaryPoint:
         }
 
 
-def endpoint(task: LinearRegression, conserved: float | int = 0.0) -> Block:
+def endpoint(task: Task, conserved: float | int = 0.0) -> Block:
     """The zero-risk point with b > 0 on the leaf ‖A‖_F² − b² = c:
 
         A = Σ⁻¹/b,   b² = (√(c² + 4 tr Σ⁻²) − c)/2,   so b = tr(Σ⁻²)^{1/4} from a balanced start (c = 0).
@@ -56,13 +56,14 @@ def endpoint(task: LinearRegression, conserved: float | int = 0.0) -> Block:
     return Block(inverse / b, b)
 
 
-def stationary_points(task: LinearRegression, conserved: float | int = 0.0) -> list[StationaryPoint]:
+def stationary_points(task: Task, conserved: float | int = 0.0) -> list[StationaryPoint]:
     """All stationary points of R(A, b) on the leaf ‖A‖_F² − b² = c, up to the choice of a direction.
 
     ∂R/∂A = bΣP(bΣA − I)Σ_q vanishes where bΣA = I, the minima (±A, ±b) of risk 0, or where b = 0. There
     ∂R/∂b = −⟨A, ΣPΣ_q⟩ must vanish too, and R bends down along (ΣPΣ_q, b): strict saddles of risk ½ tr Σ_qP. With c = 0
     this is the origin; with c > 0 all A of norm √c orthogonal to ΣPΣ_q (one is returned); with c < 0 there are none.
     """
+    task = regression(task, "stationary_points")
     best = endpoint(task, conserved)
     blocks = [(best, "minimum"), (Block(-best.A, -best.b), "minimum")]
     if conserved >= 0 and not (conserved > 0 and task.dim == 1):

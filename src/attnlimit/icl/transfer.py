@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.errors import NotKnown
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.icl.finite import FiniteRisk, finite_risk
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_risk
@@ -23,6 +23,8 @@ from attnlimit.numerics.inputs import as_count, as_positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from attnlimit.icl.trained_check import TrainedCheck
 
 LONGEST = 10**9
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
@@ -86,6 +88,16 @@ class Transfer:
             "tuned": None if self.tuned is None else {"A": self.tuned.A.tolist(), "b": self.tuned.b},
             "tuned_risk": self.tuned_risk,
         }
+
+    def check(self, length: int | None = None, **training: Any) -> TrainedCheck:
+        """Train at `length` (the one asked for, else the one needed) with `attnlimit.icl.train` and these options, from its
+        own start, and compare on fresh prompts."""
+        from attnlimit.icl.trained_check import trained_check
+
+        chosen = length or self.length or self.needed
+        if chosen is None:
+            raise InputError("No length is enough here, so none is chosen to train at: give check(length=…).")
+        return trained_check(self.task, self.weights, chosen, self.zero_risk, self.rel_error, **training)
 
     def plot(self) -> Figure:
         """Risk against length, the floor, and the length needed."""

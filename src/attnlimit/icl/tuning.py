@@ -10,16 +10,18 @@ from scipy.optimize import minimize
 
 from attnlimit.icl.finite import finite_risk
 from attnlimit.icl.stationary import endpoint
-from attnlimit.icl.tasks import LinearRegression
-from attnlimit.icl.weights import Block
+from attnlimit.icl.tasks import Task
+from attnlimit.icl.weights import Block, regression
+from attnlimit.numerics.inputs import as_count
 
 
-def tuned(task: LinearRegression, length: int) -> tuple[Block, float]:
+def tuned(task: Task, length: int) -> tuple[Block, float]:
     """The block of least exact risk R_L among A = α(Σ + λ I)⁻¹/b, and that risk.
 
     With an infinite prompt all b are alike once bΣA = I. With L tokens they are not: a large b lowers the scores, so that more
     tokens count, but it also multiplies the noise of their plain mean. λ and α shrink as ridge regression does.
     """
+    task, length = regression(task, "tuned"), as_count(length, "length")
     start = endpoint(task)
     eye, size = torch.eye(task.dim, dtype=torch.float64), float(task.cov.trace()) / task.dim
 

@@ -70,9 +70,7 @@ def regression(task: Task, what: str) -> LinearRegression:
     return task
 
 
-def balanced(
-    task: LinearRegression, scale: float | int = 0.1, generator: torch.Generator | int | None = None
-) -> Block:
+def balanced(task: Task, scale: float | int = 0.1, generator: torch.Generator | int | None = None) -> Block:
     """A₀ = scale·ΘΘᵀ/‖ΘΘᵀ‖_F and b₀ = ‖A₀‖_F = scale: a start from which the flow reaches zero risk. Θ is the identity, or
     has Gaussian entries where a generator is given.
 

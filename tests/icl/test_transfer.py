@@ -1,0 +1,137 @@
+"""Risks at finite prompt length, and the infinite-prompt solution in place of training."""
+
+import pytest
+import torch
+
+import attnlimit as al
+from attnlimit.errors import InputError
+from attnlimit.icl import (
+    Block,
+    Classification,
+    LinearRegression,
+    MixtureDenoising,
+    ar1,
+    endpoint,
+    finite_risk,
+    infinite_risk,
+    transfer,
+    tuned,
+)
+
+GENERAL = LinearRegression(3, cov=ar1(3, 0.5), query_cov=[1.0, 2.0, 0.5], vector_cov=ar1(3, -0.3), noise=0.2)
+OTHER = Block(0.4 * torch.tensor([[1.0, -2.0, 0.3], [0.5, 0.2, -1.0], [0.0, 1.0, 0.7]]).double(), 1.3)
+
+
+@pytest.mark.parametrize("block", [endpoint(GENERAL), OTHER], ids=["solution", "any"])
+def test_exact_finite_risk_against_monte_carlo(block: Block) -> None:
+    """No prompt drawn against 20,000 drawn, at five lengths, to five standard errors."""
+    lengths = [1, 2, 5, 20, 100]
+    exact = finite_risk(GENERAL, block, lengths)
+    drawn = finite_risk(GENERAL, block.embed(), lengths, prompts=20_000, generator=1)
+    spread = torch.hypot(exact.standard_error, drawn.standard_error)
+    assert bool(((exact.risk - drawn.risk).abs() <= 5 * spread).all())
+    assert bool((exact.standard_error < 0.1 * drawn.standard_error).all())
+    assert "exact over prompts" in exact.method
+    assert "Monte Carlo" in drawn.method
+
+
+def test_finite_risk_tends_to_the_infinite_one() -> None:
+    end = finite_risk(GENERAL, OTHER, [10**12])
+    truth = float(infinite_risk(GENERAL, *OTHER.embed()))
+    assert float(end.risk[0]) == pytest.approx(truth, abs=5 * float(end.standard_error[0]) + 1e-4)
+
+
+def test_one_token_by_hand() -> None:
+    """L = 1 predicts b y, independent of the target: ½(b²(tr ΣP + noise) + tr Σ_qP)."""
+    P = GENERAL.vector_cov
+    total = OTHER.b**2 * (float((GENERAL.cov @ P).trace()) + GENERAL.noise)
+    by_hand = 0.5 * (total + float((GENERAL.query_cov @ P).trace()))
+    assert float(finite_risk(GENERAL, OTHER, 1).risk[0]) == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_needed_length_is_the_least() -> None:
+    task = LinearRegression(3)
+    found = transfer(task, rel_error=0.1)
+    assert found.needed is not None
+    for length, enough in ((found.needed - 1, False), (found.needed, True)):
+        risk = float(finite_risk(task, endpoint(task), length).risk[0])
+        assert (risk - float(task.floor(length)) <= 0.1 * 0.5) == enough
+    assert found.zero_risk == pytest.approx(0.5)
+    assert torch.equal(found.weights.U, endpoint(task).embed().U)
+    assert found.tuned is None
+    assert bool((found.excess > 0).all())
+
+
+def test_tuning_beats_the_solution_and_not_the_floor() -> None:
+    task = LinearRegression(3, cov=ar1(3, 0.5))
+    found = transfer(task, 50)
+    assert found.tuned is not None
+    assert found.tuned_risk is not None
+    assert float(task.floor(50)) < found.tuned_risk < 0.95 * found.at(50)
+    drawn = finite_risk(task, found.tuned.embed(), 50, prompts=20_000, generator=2)
+    assert abs(float(drawn.risk[0]) - found.tuned_risk) <= 5 * float(drawn.standard_error[0])
+
+
+def test_unbalanced_start() -> None:
+    task = LinearRegression(2)
+    start = Block(torch.eye(2, dtype=torch.float64), 0.1)
+    found = transfer(task, theta0=start, rel_error=0.2)
+    assert torch.allclose(found.weights.V, endpoint(task, start.conserved).embed().V)
+
+
+def test_checked_by_training() -> None:
+    """At the length needed, SGD from a balanced start gains no more than rel_error; nor does training far below the floor."""
+    task = LinearRegression(2)
+    found = transfer(task, rel_error=0.1)
+    check = found.check(steps=3000, lr=0.05, batch=32, seeds=2, reports=2, evaluation=64)
+    assert check.length == found.needed
+    assert check.holds
+    assert check.gap < 0.1
+    assert min(check.trained) < 0.3 * found.zero_risk  # it did train
+    assert min(check.trained) > 0.5 * float(task.floor(check.length))
+    assert set(check.to_dict()) >= {"gap", "gap_error", "holds", "transferred", "trained"}
+
+
+def test_training_gains_more_where_prompts_are_short() -> None:
+    """The control: well below the length needed, training does gain more than rel_error."""
+    task = LinearRegression(2)
+    check = transfer(task, 3, rel_error=0.1).check(steps=1500, lr=0.05, batch=32, reports=2, evaluation=64)
+    assert not check.holds
+
+
+def test_another_task() -> None:
+    task = MixtureDenoising(2, components=2)
+    eye = torch.eye(2, dtype=torch.float64)
+    found = transfer(task, theta0=(3.5 * eye, eye))
+    assert found.needed in found.curve.lengths
+    assert "known centres" in found.floor_kind
+    assert found.tuned is None
+    assert float(found.curve.risk[-1]) == pytest.approx(float(infinite_risk(task, *found.weights)), rel=0.1)
+
+
+def test_as_data_and_figure() -> None:
+    found = transfer(LinearRegression(2), 20)
+    plain = found.to_dict()
+    assert plain["needed"] == found.needed
+    assert plain["tuned"]["b"] > 0
+    assert repr(found).startswith(
+        "Transfer(LinearRegression(d = 2, noise variance 0.1): within 0.05 of any trained model"
+    )
+    axes = found.plot().axes[0]
+    assert axes.get_xlabel() == "prompt length L (tokens)"
+    assert "predicting 0" in axes.get_legend_handles_labels()[1]
+
+
+def test_bad_input() -> None:
+    task = LinearRegression(2)
+    with pytest.raises(InputError, match="length must be a whole number of at least 1, got 0"):
+        transfer(task, 0)
+    with pytest.raises(InputError, match="rel_error must be a finite number above 0"):
+        transfer(task, rel_error=0)
+    with pytest.raises(InputError, match="transfer without theta0 is for LinearRegression"):
+        transfer(Classification(2))
+    with pytest.raises(InputError, match="lengths must be a whole number of at least 1, got 0"):
+        finite_risk(task, endpoint(task), [0])
+    with pytest.raises(InputError, match="tuned is for LinearRegression"):
+        tuned(Classification(2), 10)
+    assert al.icl.transfer is transfer

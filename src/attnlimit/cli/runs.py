@@ -40,17 +40,16 @@ def runs(
     rows = [
         (
             escape(str(state.folder)),
-            escape(state.study),
             state.kind,
-            f"[{COLOURS[state.state]}]{state.state}[/]",
+            f"[{COLOURS[state.state]}]{state.state}[/]"
+            + (f" ({escape(state.writer)})" if state.writer else ""),
             f"{state.done:,}/{state.total:,}",
             f"{state.failed:,}" if state.failed else "",
             time.strftime("%Y-%m-%d %H:%M", time.localtime(state.updated)) if state.updated else "–",
-            escape(state.writer or ""),
         )
         for state in states
     ]
-    heading = ["run", "study", "kind", "state", "tasks", "failed", "last result", "written by"]
+    heading = ["run", "kind", "state", "tasks", "failed", "last result"]
     out.print(table(f"Runs in {escape(str(folder))}", heading, rows))
     for one in broken:
         err.print(f"{one['folder']}: {one['problem']}", highlight=False, markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.markup import escape
@@ -58,12 +58,15 @@ def sweep(
         return
     with _bar(study.name) as step:
         finished = run_study(study, folder, lambda stop: _executor(stop, study, workers, dask), report=step)
+    if finished.interrupted and finished.done < finished.total:
+        _stopped(finished)
     record = _derived(folder)
     if as_json:
         print_json(record)
     else:
         _say(record, folder)
-    _say_end(finished, record)
+    if finished.failed:
+        _failed(finished, record["failures"])
 
 
 def _study(source: Path, folder: Path | None, quick: bool, resume: bool) -> tuple[Study, Path]:
@@ -147,12 +150,14 @@ def _say(record: dict[str, Any], folder: Path) -> None:
             for point in points[:SHOWN]
         ]
         title = f"{record['study']['name']}: {record['done']:,} of {record['total']:,} tasks"
-        out.print(table(escape(title), [*varies, *_numbers(points[0])], rows))
+        out.print(
+            table(escape(title), [*(path.rpartition(".")[2] for path in varies), *_numbers(points[0])], rows)
+        )
     if len(points) > SHOWN:
         out.print(f"… and {len(points) - SHOWN:,} more points, see summary.json.", highlight=False)
     drawn = ", ".join(f"figures/{path.name}" for path in sorted((folder / "figures").glob("*.png")))
     files = f"summary.json, results.parquet{', ' if drawn else ''}{drawn}"
-    out.print(f"Run: {folder} ({files})", highlight=False, markup=False)
+    out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
 
 
 def _numbers(point: dict[str, Any]) -> dict[str, str]:
@@ -161,40 +166,45 @@ def _numbers(point: dict[str, Any]) -> dict[str, str]:
     if "replicates" in point:
         told["replicates"] = f"{point['replicates']:,}"
     if point.get("rms"):
-        told[f"rms at n = {point['n'][-1]:,}"] = f"{point['rms'][-1]:.4g}"
+        told[f"rms at {point['n'][-1]:,}"] = f"{point['rms'][-1]:.4g}"
     if "fit" in point:
         fit = point["fit"]
-        told["exponent (95 %)"] = (
-            "–"
-            if fit is None
-            else f"{fit['exponent']:.3f} ({fit['interval'][0]:.3f} to {fit['interval'][1]:.3f})"
+        told["exponent"] = "–" if fit is None else f"{fit['exponent']:.3f}"
+        told["95 %"] = "–" if fit is None else "{:.3f}…{:.3f}".format(*fit["interval"])
+    if point.get("rates") is not None:
+        sharp = {"map": "mean", None: "rms"}.get(
+            point.get("statistic")
+        )  # an exact curve is one of rms errors
+        told["n → ∞"] = (
+            f"≥ {point['rates']['paper']:.3f}" if sharp is None else f"{point['rates'][sharp]:.3f}"
         )
-    if "rates" in point:
-        told["as n → ∞ (rms)"] = "–" if point["rates"] is None else f"{point['rates']['rms']:.3f}"
     return told
 
 
-def _say_end(finished: Finished, record: dict[str, Any]) -> None:
-    """Failures and interruptions, with what to do; leaves with the exit code that tells."""
-    if finished.failed:
-        last = record["failures"][-1]
-        line = last["message"].strip().splitlines()[-1]
-        err.print(
-            f"{finished.failed} tasks failed; the last {last['how']}: {line}\nAll tracebacks are in summary.json, under failures. "
-            f"Try again: attnlimit sweep {finished.folder} --resume",
-            highlight=False,
-            markup=False,
-        )
-    if finished.interrupted and finished.done < finished.total:
-        err.print(
-            f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept. "
-            f"Go on: attnlimit sweep {finished.folder} --resume",
-            highlight=False,
-            markup=False,
-        )
-        raise typer.Exit(130)
-    if finished.failed:
-        raise typer.Exit(1)
+def _stopped(finished: Finished) -> NoReturn:
+    """Tables and figures are not made now: whoever stops a run wants it to end."""
+    err.print(
+        f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept. "
+        f"Go on: attnlimit sweep {finished.folder} --resume",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    raise typer.Exit(130)
+
+
+def _failed(finished: Finished, failures: list[dict[str, Any]]) -> NoReturn:
+    last = failures[-1]
+    line = last["message"].strip().splitlines()[-1]
+    err.print(
+        f"{finished.failed} {'task' if finished.failed == 1 else 'tasks'} failed; the last {last['how']}: {line}\n"
+        "All tracebacks are in summary.json, under failures. "
+        f"Try again: attnlimit sweep {finished.folder} --resume",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    raise typer.Exit(1)
 
 
 def _say_estimate(study: Study, workers: int, folder: Path, as_json: bool) -> None:
@@ -213,7 +223,12 @@ def _say_estimate(study: Study, workers: int, folder: Path, as_json: bool) -> No
         ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
     ]
     out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))
-    out.print(f"Estimated from {found.calibration}. Run directory: {folder}", highlight=False, markup=False)
+    out.print(
+        f"Estimated from {found.calibration}. Run directory: {folder}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _time(found: Estimate) -> str:

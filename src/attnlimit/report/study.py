@@ -68,7 +68,13 @@ def slopes(summary: dict[str, Any]) -> Figure:
         )
     axis = np.linspace(0.0, 1.05 * max(point["horizon"] for point in known), 100)
     ax.plot(axis, [float(exponents(h).paper) for h in axis], ":", color=GREEN, label="published bound, n → ∞")
-    ax.plot(axis, [float(exponents(h).rms) for h in axis], "--", color=BLACK, label="rms of the map, n → ∞")
+    ax.plot(
+        axis,
+        [float(exponents(h).mean) for h in axis],
+        "--",
+        color=BLACK,
+        label="mean error of the map, n → ∞",
+    )
     level = 100 * known[0]["fit"]["level"]
     ax.set(xlabel="horizon H", ylabel=f"exponent of n, {level:g} % intervals", ylim=(0, None))
     ax.set_title(_title(summary, len(known)), fontsize=10)

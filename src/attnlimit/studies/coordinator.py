@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnlimit.studies import adaptive, machine
+from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors import Executor
 from attnlimit.studies.executors.serial import Serial
 from attnlimit.studies.folder import describe
@@ -51,7 +52,6 @@ class Run:
 
     study: Study
     store: Store
-    executor: Executor
     stop: Stop
     report: Callable[[Progress], object] | None = None
     done: int = 0
@@ -64,14 +64,16 @@ class Run:
     _raised: Counter[int] = field(default_factory=Counter)
     _died: Counter[int] = field(default_factory=Counter)
 
-    def go(self) -> None:
+    def __post_init__(self) -> None:
         self.done, self.total = self.store.counts()
+
+    def go(self, executor: Executor) -> None:
         self._tell()
         while not self.stop.asked:
-            self._hand_out()
+            self._hand_out(executor)
             if not self._flying:
                 break
-            for outcome in self.executor.collect(TICK):
+            for outcome in executor.collect(TICK):
                 self._take(outcome)
             if self.store.sync():
                 self._tell()
@@ -82,13 +84,13 @@ class Run:
         if self.report is not None:
             self.report(Progress(self.done, self.total, self.failed))
 
-    def _hand_out(self) -> None:
-        while len(self._flying) < self.executor.slots:
+    def _hand_out(self, executor: Executor) -> None:
+        while len(self._flying) < executor.slots:
             task = self._next()
             if task is None:
                 return
             self._flying[task.place] = task
-            self.executor.submit(task.place, self._task(task).to_bytes())
+            executor.submit(task.place, self._task(task).to_bytes())
 
     def _next(self) -> Waiting | None:
         if self._again:
@@ -161,12 +163,16 @@ def run_study(
         stack.callback(store.close)
         _plan(study, store)
         reused, _ = store.counts()
-        runner = (executor or Serial)(stop)
-        stack.callback(runner.close)
-        store.start_session(machine.session(runner.about))
-        describe(folder, study, store.sessions())
-        run = Run(study, store, runner, stop, report)
-        run.go()
+        run = Run(study, store, stop, report)
+        try:
+            runner = (executor or Serial)(stop)
+            stack.callback(runner.close)
+            store.start_session(machine.session(runner.about))
+            describe(folder, study, store.sessions())
+            run.go(runner)
+        except WorkersLost:
+            if not stop.asked:  # those that stop anyway may say so in any way
+                raise
     return Finished(folder, run.done, run.total, run.failed, stop.asked, reused)
 
 

@@ -78,6 +78,6 @@ def _watch(wakes: socket.socket, over: threading.Event) -> None:
     """Python handles a signal only between two of its own steps; this thread hears of it at once."""
     while received := wakes.recv(1):
         if received[0] in SIGNALS and not over.wait(GRACE):
-            sys.stderr.write("Stopped while a task was computing; what was committed is kept.\n")
+            sys.stderr.write("Stopped; what was being computed is given up, what was committed is kept.\n")
             sys.stderr.flush()
             os._exit(EXIT)

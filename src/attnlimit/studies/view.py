@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -109,10 +108,7 @@ def open_run(folder: str | Path) -> Iterator[StudyRun]:
 
 def _connect(folder: Path) -> sqlite3.Connection:
     path = (folder / NAME).resolve()
-    uri = f"{path.as_uri()}?mode=ro"
-    if not os.access(folder, os.W_OK) and not path.with_name(f"{NAME}-wal").exists():
-        uri += "&immutable=1"  # SQLite cannot make its shared-memory file here, and nobody writes
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=30)
     try:
         found = version(connection)
         if found == VERSION:

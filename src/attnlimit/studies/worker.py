@@ -1,33 +1,16 @@
-"""A worker process: `python -m attnlimit.studies.worker FD` reads tasks from a socket and answers with outcomes.
-
-Messages are bytes: a task's is its place, 8 bytes, and its JSON; an outcome's is place, seconds, a letter and a body.
-"""
+"""A worker process: `python -m attnlimit.studies.worker FD` reads tasks from a socket and answers with outcomes."""
 
 from __future__ import annotations
 
 import os
 import signal
-import struct
 import sys
 import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from attnlimit.studies.work import Outcome, work
-
-READY = b"ready"
-HEADER = struct.Struct(">qdc")
-LETTERS = {"done": b"d", "raised": b"r"}
-WORDS = {letter: how for how, letter in LETTERS.items()}
-
-
-def encode(outcome: Outcome) -> bytes:
-    return HEADER.pack(outcome.place, outcome.seconds, LETTERS[outcome.how]) + outcome.body
-
-
-def decode(message: bytes) -> Outcome:
-    place, seconds, letter = HEADER.unpack_from(message)
-    return Outcome(place, WORDS[letter], message[HEADER.size :], seconds)
+from attnlimit.studies.messages import READY, decode_task, encode
+from attnlimit.studies.work import work
 
 
 def serve(connection: Connection) -> None:
@@ -36,8 +19,7 @@ def serve(connection: Connection) -> None:
     threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
     connection.send_bytes(READY)
     while True:
-        message = tasks.get()
-        connection.send_bytes(encode(work(int.from_bytes(message[:8], "big"), message[8:])))
+        connection.send_bytes(encode(work(*decode_task(tasks.get()))))
 
 
 def _receive(connection: Connection, tasks: SimpleQueue[bytes]) -> None:

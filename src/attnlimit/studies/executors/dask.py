@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.studies.errors import WorkersLost
+from attnlimit.studies.executors.processes import THREADS
+from attnlimit.studies.stop import SIGNALS
 from attnlimit.studies.work import Outcome, work
 
 CONNECT_SECONDS, CLOSE_SECONDS, LOOK_SECONDS = 20, 1.5, 1.0
@@ -89,8 +94,19 @@ class Dask:
         with suppress(Exception):  # a scheduler that is gone cannot be told
             self._client.close(timeout=CLOSE_SECONDS)
         if self._cluster is not None:
+            _kill(self._cluster)
             with suppress(Exception):
                 self._cluster.close(timeout=CLOSE_SECONDS)
+
+
+def _kill(cluster: Any) -> None:
+    """End the processes of a local cluster at once: Dask would wait for the tasks that they run."""
+    for nanny in cluster.workers.values():
+        pid = getattr(getattr(nanny, "process", None), "pid", None)
+        if pid is not None:
+            nanny.auto_restart = False
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _key(place: int) -> str:
@@ -120,14 +136,11 @@ def _local(distributed: Any, workers: int, threads: int) -> Any:
     import dask
 
     gpus = _gpus()
-    with dask.config.set(
-        {
-            "distributed.scheduler.allowed-failures": 0,
-            "distributed.nanny.pre-spawn-environ": dict.fromkeys(
-                ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads
-            ),
-        }
-    ):
+    settings = {
+        "distributed.scheduler.allowed-failures": 0,
+        "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREADS, threads),
+    }
+    with dask.config.set(settings), _shielded():
         return distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -138,6 +151,19 @@ def _local(distributed: Any, workers: int, threads: int) -> Any:
             resources={"GPU": gpus / workers} if gpus else {},
             silence_logs="CRITICAL",
         )
+
+
+@contextmanager
+def _shielded() -> Iterator[None]:
+    """Processes started inside, or by threads that were, hear neither Ctrl-C nor SIGTERM: the coordinator alone decides."""
+    resource_tracker.ensure_running()  # whose start would lift the block again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    except (RuntimeError, TimeoutError, OSError) as problem:
+        raise WorkersLost(f"Dask's workers do not start: {problem}") from problem
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _gpus() -> int:

@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection, wait
 
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import WorkersLost
+from attnlimit.studies.messages import READY, decode, encode_task
 from attnlimit.studies.work import Outcome
-from attnlimit.studies.worker import READY, decode
 
 AHEAD = 4
 """Tasks that a worker holds, so that it need not wait for the coordinator between two of them."""
@@ -94,7 +94,7 @@ class Processes:
             place = self._returned.popleft()
             worker.held.append(place)
             try:
-                worker.connection.send_bytes(place.to_bytes(8, "big") + self._tasks[place])
+                worker.connection.send_bytes(encode_task(place, self._tasks[place]))
             except OSError:
                 return  # it has just died, and `collect` will see that
 

@@ -9,6 +9,8 @@ from attnlimit.icl.infinite import infinite_predictions, infinite_risk
 from attnlimit.icl.path import Path
 from attnlimit.icl.stationary import StationaryPoint, endpoint, stationary_points
 from attnlimit.icl.tasks import Classification, Floor, LinearRegression, MixtureDenoising, Prompts, Task, ar1
+from attnlimit.icl.train import train
+from attnlimit.icl.training import Training
 from attnlimit.icl.transfer import Transfer, transfer
 from attnlimit.icl.tuning import tuned
 from attnlimit.icl.weights import Block, Weights, balanced
@@ -26,6 +28,7 @@ __all__ = [
     "Prompts",
     "StationaryPoint",
     "Task",
+    "Training",
     "Transfer",
     "Weights",
     "ar1",
@@ -38,6 +41,7 @@ __all__ = [
     "infinite_predictions",
     "infinite_risk",
     "stationary_points",
+    "train",
     "transfer",
     "tuned",
 ]

@@ -1,0 +1,118 @@
+"""What training on finite prompts gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from attnlimit.icl.tasks import Task
+from attnlimit.icl.weights import Weights
+from attnlimit.numerics.inputs import as_count
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Training:
+    """R reports of S seeds × M prompt lengths; for every seed all lengths start from the same weights."""
+
+    task: Task
+    attention: str
+    lengths: tuple[int, ...]
+    steps: tuple[int, ...]
+    """Training steps after which each report was made."""
+    times: Float[Tensor, " R"] | None
+    """Time of the gradient flow at each report, Σ lr; None for optimisers that follow no flow."""
+    U: Float[Tensor, "R S M D D"]
+    V: Float[Tensor, "R S M D D"]
+    risk: Float[Tensor, "R S M"]
+    """At the length trained on."""
+    risk_error: Float[Tensor, "R S M"]
+    """Standard error of that risk, from the evaluation prompts."""
+    infinite_risk: Float[Tensor, "R S M"]
+    """Of the same weights on infinite prompts."""
+    gradient_gap: Float[Tensor, "R S M"]
+    """‖∇R_L − ∇R_∞‖_F at the same weights."""
+    flow_risk: Float[Tensor, "R S"] | None
+    """Infinite-prompt risk along the infinite-prompt flow from the same start."""
+    parameter_gap: Float[Tensor, "R S M"] | None
+    """Distance ‖(U, V) − flow‖_F to it at the same time."""
+    test_lengths: tuple[int, ...]
+    test_risk: Float[Tensor, "R S M T"]
+    """At other prompt lengths."""
+    method: str
+
+    @property
+    def excess(self) -> Float[Tensor, "R S M"] | None:
+        """Risk at the length trained on, less that of the infinite-prompt flow at the same time."""
+        return None if self.flow_risk is None else self.risk - self.flow_risk[..., None]
+
+    def weights(self, length: int, seed: int = 0) -> Weights:
+        """The trained model."""
+        place = self.lengths.index(as_count(length, "length"))
+        return Weights(self.U[-1, seed, place], self.V[-1, seed, place])
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A long table: one row for each report, seed and length."""
+        for r, step in enumerate(self.steps):
+            for s in range(self.risk.shape[1]):
+                for m, length in enumerate(self.lengths):
+                    row = {"attention": self.attention, "step": step, "seed": s, "length": length}
+                    row["time"] = None if self.times is None else float(self.times[r])
+                    for name in (
+                        "risk",
+                        "risk_error",
+                        "infinite_risk",
+                        "gradient_gap",
+                        "parameter_gap",
+                        "excess",
+                    ):
+                        values = getattr(self, name)
+                        row[name] = None if values is None else float(values[r, s, m])
+                    row |= {
+                        f"risk_at_{n}": float(self.test_risk[r, s, m, t])
+                        for t, n in enumerate(self.test_lengths)
+                    }
+                    yield row
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, weights only at the end."""
+        return {
+            "task": repr(self.task),
+            "attention": self.attention,
+            "method": self.method,
+            "test_lengths": list(self.test_lengths),
+            "reports": list(self.rows()),
+            "U": self.U[-1].tolist(),
+            "V": self.V[-1].tolist(),
+        }
+
+    def __repr__(self) -> str:
+        mean = self.risk[-1].mean(0)
+        risks = ", ".join(f"L = {n}: {float(v):.4g}" for n, v in zip(self.lengths, mean, strict=True))
+        return f"Training({self.attention}, {self.steps[-1]:,} steps; risk {risks}; {self.method})"
+
+    def plot(self) -> Figure:
+        """Risk and the gap to the infinite-prompt flow along training."""
+        module = import_module("attnlimit.report.icl_trajectory")  # a layer above: found when asked for
+        return module.trajectory_figure([self])
+
+
+def over_seeds(
+    values: Float[Tensor, "... S"], level: float = 0.95
+) -> tuple[Float[Tensor, ...], Float[Tensor, ...], Float[Tensor, ...]]:
+    """Mean over seeds (the last axis) with both ends of its t interval; with one seed the interval is unknown, nan."""
+    count, mean = values.shape[-1], values.mean(-1)
+    if count < 2:
+        nothing = torch.full_like(mean, torch.nan)
+        return mean, nothing, nothing
+    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * values.std(-1) / count**0.5
+    return mean, mean - half, mean + half

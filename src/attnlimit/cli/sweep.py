@@ -167,6 +167,8 @@ def _numbers(point: dict[str, Any]) -> dict[str, str]:
         told["replicates"] = f"{point['replicates']:,}"
     if point.get("rms"):
         told[f"rms at {point['n'][-1]:,}"] = f"{point['rms'][-1]:.4g}"
+    if "risk" in point:
+        told[f"risk at L = {point['lengths'][-1]:,}"] = f"{point['risk'][-1]:.4g}"
     if "fit" in point:
         fit = point["fit"]
         told["exponent"] = "–" if fit is None else f"{fit['exponent']:.3f}"

@@ -1,4 +1,4 @@
-"""Figures of a study, from its summary: error against n at every point, and the fitted slopes against the horizon."""
+"""Figures of a study, from its summary: error against n or risk against L at every point, slopes against the horizon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,25 @@ def figures(summary: dict[str, Any]) -> dict[str, Figure]:
         found["curves"] = curves(summary)
     if len({point.get("horizon") for point in points if point.get("fit")} - {None}) > 1:
         found["slopes"] = slopes(summary)
+    if points and all("risk" in point and "lengths" in point for point in points):
+        found["risks"] = risks(summary)
     return found
+
+
+def risks(summary: dict[str, Any]) -> Figure:
+    """Risk of trained models against the length of their prompts, with 95 % intervals over replicates."""
+    shown = summary["points"][:MOST_LINES]
+    figure, ax = axes(6.8, 4.6)
+    for point, colour in zip(shown, _shades(len(shown)), strict=True):
+        L, risk = np.array(point["lengths"], dtype=float), _numbers(point["risk"])
+        ax.plot(L, risk, "o-", color=colour, markersize=4, label=_label(point))
+        low, high = (_numbers(end) for end in point["risk_interval"])
+        ax.fill_between(L, low, high, color=colour, alpha=0.15, linewidth=0)
+    ax.set(xscale="log", yscale="log", xlabel="prompt length L", ylabel="risk at the end of training")
+    ax.set_title(_title(summary, len(shown)), fontsize=10)
+    if len(shown) > 1:
+        ax.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def curves(summary: dict[str, Any]) -> Figure:

@@ -1,0 +1,159 @@
+"""Training on finite prompts, one model per prompt length and replicate, as `attnlimit.icl.train` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeAlias
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from attnlimit.icl import Classification, LinearRegression, MixtureDenoising, Task, ar1, train
+from attnlimit.icl.training import over_seeds
+from attnlimit.studies.fields import Fields, Sizes
+from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.laws import DTYPES, Dtype, Matrix, Vector
+
+MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
+
+
+class AR1(Fields):
+    """Σ_ij = ρ^|i−j|."""
+
+    ar1: Annotated[float, Field(gt=-1, lt=1)]
+
+
+Cov: TypeAlias = float | Vector | Matrix | AR1
+
+
+class Regression(Fields):
+    name: Literal["regression"]
+    dim: PositiveInt
+    cov: Cov = 1.0
+    noise: NonNegativeFloat = 0.1
+
+    def build(self) -> Task:
+        return LinearRegression(self.dim, _cov(self.cov, self.dim), noise=self.noise)
+
+
+class Classes(Fields):
+    name: Literal["classification"]
+    dim: PositiveInt
+    cov: Cov = 1.0
+    loss: Literal["logistic", "squared"] = "logistic"
+
+    def build(self) -> Task:
+        return Classification(self.dim, _cov(self.cov, self.dim), loss=self.loss)
+
+
+class Denoising(Fields):
+    name: Literal["denoising"]
+    dim: PositiveInt
+    components: PositiveInt = 3
+    radius: PositiveFloat = 1.0
+    spread: PositiveFloat = 0.01
+    noise: PositiveFloat = 0.25
+
+    def build(self) -> Task:
+        return MixtureDenoising(
+            self.dim, self.components, radius=self.radius, spread=self.spread, noise=self.noise
+        )
+
+
+class Training(Fields):
+    """The arguments of `attnlimit.icl.train`, with which they share their meaning; replicates are its seeds."""
+
+    task: Annotated[Regression | Classes | Denoising, Field(discriminator="name")]
+    lengths: Sizes
+    attention: Literal["softmax", "linear"] = "softmax"
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    lr: PositiveFloat = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"
+    variance_reduction: Literal["control"] | None = None
+    batch: PositiveInt = 128
+    steps: PositiveInt = 300_000
+    init: PositiveFloat = 0.1
+    reports: PositiveInt = 24
+    test_lengths: Sizes | None = None
+    evaluation: PositiveInt = 4096
+    dtype: Dtype = "float32"
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+def _cov(value: float | list[Any] | AR1, dim: int) -> Any:
+    return ar1(dim, value.ar1) if isinstance(value, AR1) else value
+
+
+def run(what: Training, replicates: int, seed: int) -> Result:
+    found = train(
+        what.task.build(),
+        what.lengths,
+        attention=what.attention,
+        optimizer=what.optimizer,
+        lr=what.lr,
+        schedule=what.schedule,
+        variance_reduction=what.variance_reduction,
+        batch=what.batch,
+        steps=what.steps,
+        seeds=replicates,
+        init=what.init,
+        reports=what.reports,
+        test_lengths=what.test_lengths or (),
+        evaluation=what.evaluation,
+        dtype=DTYPES[what.dtype],
+        device=what.device,
+        generator=seed,
+    )
+    rows = [[row[name] for name in ("seed", "step", "length", "time", *MEASURED)] for row in found.rows()]
+    return {
+        "rows": rows,
+        "test_risk": found.test_risk[-1].tolist(),  # seeds × lengths × test lengths, when training ends
+        "method": found.method.replace(f", {replicates} seeds", "", 1),
+        "task": repr(found.task),
+    }
+
+
+COLUMNS: dict[str, Column] = {
+    "replicate": "int",
+    "step": "int",
+    "length": "int",
+    "time": "float",
+    **dict.fromkeys(MEASURED, "float"),
+}
+
+
+def rows(result: Result) -> Iterator[list[Any]]:
+    yield from result["rows"]
+
+
+def summary(what: Training, results: list[Result]) -> dict[str, Any]:
+    """Risks when training ends, with 95 % intervals over replicates, for each length."""
+    last = [row for one in results for row in one["rows"] if row[1] == what.steps]
+    record: dict[str, Any] = {
+        "task": results[0]["task"],
+        "lengths": what.lengths,
+        "attention": what.attention,
+    }
+    for name in ("risk", "infinite_risk", "gradient_gap", "parameter_gap"):
+        place = 4 + MEASURED.index(name)
+        found = [[row[place] for row in last if row[2] == length] for length in what.lengths]
+        if any(value is None for values in found for value in values):
+            continue
+        mean, low, high = over_seeds(torch.tensor(found, dtype=torch.float64))
+        record[name] = mean.tolist()
+        record[f"{name}_interval"] = [low.tolist(), high.tolist()]
+    if what.test_lengths is not None:
+        record["test_lengths"] = what.test_lengths
+        record["test_risk"] = [row for one in results for row in one["test_risk"]]
+    return {
+        **record,
+        "replicates": len(last) // len(what.lengths),
+        "method": f"{results[0]['method']}; 95 % t intervals over replicates",
+    }
+
+
+def check(what: Training) -> None:
+    what.task.build()
+
+
+KIND = Kind("icl", Training, run, COLUMNS, rows, summary, check=check, together=True)

@@ -31,36 +31,32 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 unusable input, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-MODELS, THEORY, STUDIES = "Models", "Token laws", "Studies and tools"
-app.command(rich_help_panel=MODELS, short_help="Keys that every head of a model needs on a text, exactly.")(
-    analyze
-)
-app.command(
-    rich_help_panel=MODELS, short_help="A budget file: the keys of every head for an error or a total."
-)(budget)
-app.command(rich_help_panel=MODELS, short_help="The model with budgets against the full one, and a verdict.")(
-    verify
-)
-app.command(rich_help_panel=MODELS, short_help="A run as one HTML file.")(report)
-app.command(rich_help_panel=THEORY, short_help="Error of n-token attention against its limit, for each n.")(
-    curve
-)
-app.command(rich_help_panel=THEORY, short_help="Least number of tokens n(ε) for an error ε.")(complexity)
-app.command(rich_help_panel=THEORY, short_help="Error over score spread and n, and where averaging ends.")(
-    phase
-)
-app.command(rich_help_panel=THEORY, short_help="What can be proved for n tokens.")(bound)
-app.command(rich_help_panel=STUDIES, short_help="Run a study, on one core or a cluster; stopped ones go on.")(
-    sweep
-)
-app.command(rich_help_panel=STUDIES, short_help="List the runs of studies and where they stand.")(runs)
-app.command(
-    rich_help_panel=STUDIES, short_help="Tables, summary and figures of a study, also a running one."
-)(export)
-app.command(rich_help_panel=STUDIES, short_help="BibTeX of the works behind attnlimit.")(cite)
-app.command(rich_help_panel=STUDIES, short_help="What is installed, missing and found on this machine.")(
-    doctor
-)
+PANELS = {
+    "Models": {
+        analyze: "Keys that every head of a model needs on a text, exactly.",
+        budget: "A budget file: the keys of every head for an error or a total.",
+        verify: "The model with budgets against the full one, and a verdict.",
+        report: "A run as one HTML file.",
+    },
+    "Token laws": {
+        curve: "Error of n-token attention against its limit, for each n.",
+        complexity: "Least number of tokens n(ε) for an error ε.",
+        phase: "Error over score spread and n, and where averaging ends.",
+        bound: "What can be proved for n tokens.",
+    },
+    "Studies and tools": {
+        sweep: "Run a study, on one core or a cluster; stopped ones go on.",
+        reproduce: "Published results, measured against predicted.",
+        runs: "List the runs of studies and where they stand.",
+        export: "Tables, summary and figures of a study, also a running one.",
+        doctor: "What is installed, missing and found on this machine.",
+        cite: "BibTeX of the works behind attnlimit.",
+    },
+}
+"""Each command with its line in `attnlimit --help`, which fits one screen."""
+for panel, commands in PANELS.items():
+    for command, line in commands.items():
+        app.command(rich_help_panel=panel, short_help=line)(command)
 
 
 def _version(wanted: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -31,7 +32,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 unusable input, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-PANELS = {
+PANELS: dict[str, dict[Callable[..., None], str]] = {
     "Models": {
         analyze: "Keys that every head of a model needs on a text, exactly.",
         budget: "A budget file: the keys of every head for an error or a total.",

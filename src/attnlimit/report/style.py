@@ -20,16 +20,23 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
 
 def axes(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
     """A figure with one pair of axes in the project's style."""
+    figure, (ax,) = panels(1, width, height)
+    return figure, ax
+
+
+def panels(columns: int, width: float = 10.4, height: float = 4.2) -> tuple[Figure, list[Axes]]:
+    """A figure with several pairs of axes side by side."""
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.") from missing
     figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
-    ax = figure.add_subplot()
-    ax.grid(True, which="major", color="0.9", linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    return figure, ax
+    found = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
+    for ax in found:
+        ax.grid(True, which="major", color="0.9", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, found
 
 
 def save(figure: Figure, path: str | Path) -> Path:

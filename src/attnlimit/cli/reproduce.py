@@ -1,0 +1,131 @@
+"""attnlimit reproduce: a published result, or one of ours, with one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
+
+if TYPE_CHECKING:
+    from attnlimit.reproduce import Plan, Reproduced, Verdict
+
+COLOURS = {"agrees": "green", "differs": "red", "cannot tell": "yellow"}
+
+
+@guarded
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME|all", help="Which result; --list names them.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version, in under a minute.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where to write (default: attnlimit-out/reproduce).")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one a core).")] = None,
+    names: Annotated[bool, typer.Option("--list", help="List the results and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a result of the papers: run it, draw it, and say whether it agrees.
+
+    Says first how long it will take; a run that was stopped goes on where it was.
+    Exit code: 0 it ran, whatever the verdict; 2 it could not run; 130 stopped.
+    """
+    from attnlimit.reproduce import NAMES, Interrupted, find, plan, run
+
+    if names or name is None:
+        _list(as_json)
+        return
+    chosen = NAMES if name == "all" else (find(name).name,)
+    records = []
+    for one in chosen:
+        ready = plan(one, quick=quick, workers=workers, **({} if folder is None else {"out": folder}))
+        _say_plan(ready)
+        try:
+            with progress(one) as step:
+                done = run(ready, progress=lambda _, now: step(now.done, now.total))
+        except Interrupted as stopped:
+            err.print(f"{stopped} The same command goes on from there.", highlight=False, markup=False)
+            raise typer.Exit(130) from stopped
+        records.append(done.record)
+        if not as_json:
+            _say(done)
+    if as_json:
+        print_json(records[0] if name != "all" else {"results": records})
+
+
+def _list(as_json: bool) -> None:
+    from attnlimit.reproduce import NAMES, find
+
+    found = [find(name) for name in NAMES]
+    if as_json:
+        rows = [
+            {"name": one.name, "title": one.title, "claim": one.claim, "source": one.source} for one in found
+        ]
+        print_json({"results": rows})
+        return
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "what", "of"):
+        grid.add_column(column)
+    for one in found:
+        grid.add_row(one.name, escape(one.title), one.source)
+    out.print(grid)
+    out.print("attnlimit reproduce NAME runs one of them, all runs them all; --quick for a small version.")
+
+
+def _say_plan(ready: Plan) -> None:
+    """What it is and how long it will take, on standard error, before it starts."""
+    say = f"{ready.result.name}: {ready.result.title}"
+    err.print(say, style="bold", highlight=False, markup=False, soft_wrap=True)
+    found = ready.estimates().values()
+    points, tasks = sum(one.points for one in found), sum(one.tasks for one in found)
+    low = sum(one.seconds or 0.0 for one in found)
+    high = sum(one.most_seconds or 0.0 for one in found)
+    known = all(one.seconds is not None for one in found)
+    time = duration(low) if high < 1.2 * low else f"{duration(low)} to {duration(high)}"
+    time = time if known else f"more than {time}"
+    if sum(one.done for one in found) >= tasks:
+        time = "none, it is all there" if known and high <= low else f"at most {duration(high)} more"
+    more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
+    text = f"Estimated time on {ready.workers} cores: {time} ({points:,} points, {tasks:,}{more} tasks)."
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words.
+
+    >>> [duration(x) for x in (0.3, 42.0, 300.0, 9000.0)]
+    ['1 s', '42 s', '5 min', '2.5 h']
+    """
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _say(done: Reproduced) -> None:
+    """The verdicts in plain words, and where the files are."""
+    grid = Table(title=escape(done.record["title"]), title_justify="left", box=None, header_style="bold")
+    grid.add_column("claim", ratio=1)
+    for column in ("predicted", "measured", "95 %", ""):
+        grid.add_column(column, justify="right")
+    for one in done.verdicts:
+        colour = COLOURS[one.outcome.value]
+        cells = (_plain(one.predicted), _plain(one.measured), _interval(one))
+        grid.add_row(escape(one.claim), *map(escape, cells), f"[{colour}]{one.outcome.value}[/]")
+    out.print(grid)
+    for text in (*done.record["summary"], *dict.fromkeys(one.note for one in done.verdicts if one.note)):
+        out.print(text, highlight=False, markup=False)
+    names = ", ".join(path.name for path in done.files)
+    out.print(f"Files in {done.folder}: {names}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _plain(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _interval(one: Verdict) -> str:
+    return "–" if one.interval is None else f"{one.interval[0]:.3g} … {one.interval[1]:.3g}"

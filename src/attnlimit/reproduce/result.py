@@ -1,0 +1,82 @@
+"""What a reproduction is, and what it says in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from attnlimit.reproduce.table import table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Runs: TypeAlias = Mapping[str, dict[str, Any]]
+"""The summary of each finished study (`attnlimit.studies.summary`, what is not finite as None), by the name of its
+specification."""
+
+
+class Outcome(Enum):
+    """What the numbers say of a claim; `meaning` says it in a sentence."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    CANNOT_TELL = "cannot tell"
+
+    @property
+    def meaning(self) -> str:
+        return {
+            Outcome.AGREES: "The measured value is where the claim puts it, within its interval.",
+            Outcome.DIFFERS: "The measured value is not where the claim puts it, and its interval excludes that it is.",
+            Outcome.CANNOT_TELL: "The interval is too wide, or the sizes too small, to decide: run the paper's size.",
+        }[self]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim beside what was measured."""
+
+    claim: str
+    predicted: float | str
+    measured: float | str
+    interval: tuple[float, float] | None
+    """Of what was measured, at 95 %; None where there is no noise or it is no number."""
+    outcome: Outcome
+    note: str = ""
+    """What the two numbers leave out: finite n, another statistic, other weights."""
+
+    def to_dict(self) -> dict[str, Any]:
+        low, high = self.interval or (None, None)
+        return {
+            "claim": self.claim,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "low": low,
+            "high": high,
+            "outcome": self.outcome.value,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """A result: the studies behind it, the figure, and the verdicts. Both are functions of the studies' summaries."""
+
+    name: str
+    title: str
+    """One line, for lists."""
+    claim: str
+    """What is claimed, in a sentence of our own."""
+    source: str
+    """Whose claim it is: a key of references.bib, or "attnlimit"."""
+    figure: Callable[[Runs], Figure]
+    verdicts: Callable[[Runs], list[Verdict]]
+    specs: tuple[str, ...]
+    """Files in specs/, without their ending."""
+    table: Callable[[Runs], list[dict[str, Any]]] = table
+    """The numbers behind the figure, one record a row."""
+    notes: tuple[str, ...] = ()
+    """Where our setting differs from the published one, in sentences."""
+    said: Callable[[Runs], list[str]] | None = None
+    """More sentences, which depend on the run: which weights were there, and so on."""

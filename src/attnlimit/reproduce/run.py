@@ -1,0 +1,145 @@
+"""Running a reproduction: its studies one after the other, then figure, table and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from attnlimit.errors import AttnlimitError
+from attnlimit.numerics.inputs import as_count
+from attnlimit.reproduce.result import Reproduction, Verdict
+from attnlimit.reproduce.write import write
+from attnlimit.studies import (
+    Estimate,
+    Finished,
+    Processes,
+    Progress,
+    Serial,
+    Stop,
+    Study,
+    derive,
+    estimate,
+    load_study,
+    open_run,
+    run_study,
+)
+from attnlimit.studies.executors import Executor
+from attnlimit.studies.machine import cores
+
+OUT = "attnlimit-out/reproduce"
+
+
+class Interrupted(AttnlimitError):
+    """A run was stopped; what was finished is kept, and the same call goes on."""
+
+
+class TasksFailed(AttnlimitError, RuntimeError):
+    """Some tasks of a study failed, so there is nothing to compare with the claim."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The studies of a result and where they go."""
+
+    result: Reproduction
+    folder: Path
+    studies: dict[str, Study]
+    quick: bool
+    workers: int
+
+    def run_folder(self, spec: str) -> Path:
+        return self.folder / "runs" / spec
+
+    def estimates(self) -> dict[str, Estimate]:
+        """What each study will cost, from a few small tasks that are run for it."""
+        return {
+            name: estimate(study, self._processes(study), self.run_folder(name))
+            for name, study in self.studies.items()
+        }
+
+    def _processes(self, study: Study) -> int:
+        return max(1, self.workers // study.threads)
+
+    def executor(self, stop: Stop, study: Study) -> Executor:
+        count = self._processes(study)
+        return Serial(stop) if count == 1 else Processes(count, study.threads)
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What was found: verdicts, and the files they are in."""
+
+    name: str
+    folder: Path
+    verdicts: tuple[Verdict, ...]
+    files: tuple[Path, ...]
+    record: dict[str, Any]
+    """What verdict.json holds."""
+
+
+def plan(name: str, *, quick: bool = False, out: str | Path = OUT, workers: int | None = None) -> Plan:
+    """The studies of a result, read and checked; nothing is run. A quick one has a folder of its own."""
+    from attnlimit.reproduce import find
+
+    result = find(name)
+    count = cores() if workers is None else as_count(workers, "workers")
+    folder = Path(out) / (f"{name}-quick" if quick else name)
+    return Plan(result, folder, {spec: load_spec(spec, quick=quick) for spec in result.specs}, quick, count)
+
+
+def load_spec(spec: str, *, quick: bool = False) -> Study:
+    """A study of this package."""
+    with as_file(files("attnlimit.reproduce") / "specs" / f"{spec}.yaml") as path:
+        return load_study(path, quick=quick)
+
+
+def run(
+    name: str | Plan,
+    *,
+    quick: bool = False,
+    out: str | Path = OUT,
+    workers: int | None = None,
+    progress: Callable[[str, Progress], object] | None = None,
+) -> Reproduced:
+    """Run what is not there yet of a result's studies, and write figure, table and verdicts to out/name.
+
+    `progress` is called with the name of the study and how far it is. A run that was stopped goes on where it was; with
+    everything done, only the files are written again.
+    """
+    ready = name if isinstance(name, Plan) else plan(name, quick=quick, out=out, workers=workers)
+    runs = {}
+    for spec, study in ready.studies.items():
+        runs[spec] = _summary(ready, spec, study, progress)
+    verdicts = tuple(ready.result.verdicts(runs))
+    record, written = write(ready.folder, ready.result, runs, verdicts, ready.quick)
+    return Reproduced(ready.result.name, ready.folder, verdicts, tuple(written), record)
+
+
+def _summary(
+    ready: Plan, spec: str, study: Study, progress: Callable[[str, Progress], object] | None
+) -> dict[str, Any]:
+    folder = ready.run_folder(spec)
+    finished = run_study(
+        study,
+        folder,
+        lambda stop: ready.executor(stop, study),
+        report=None if progress is None else lambda now: progress(spec, now),
+    )
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_run(folder))
+        if finished.done < finished.total:
+            raise _unfinished(finished, opened.failures())
+        return derive(opened)
+
+
+def _unfinished(finished: Finished, failures: list[dict[str, Any]]) -> AttnlimitError:
+    if finished.interrupted:
+        return Interrupted(f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept.")
+    last = failures[-1]["message"].strip().splitlines()[-1] if failures else "unknown"
+    return TasksFailed(
+        f"{finished.total - finished.done} of {finished.total} tasks of {finished.folder} failed; the last: {last}"
+    )

@@ -16,6 +16,7 @@ from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
 from attnlimit.cli.doctor import doctor
 from attnlimit.cli.export import export
+from attnlimit.cli.icl import icl
 from attnlimit.cli.phase import phase
 from attnlimit.cli.report import report
 from attnlimit.cli.reproduce import reproduce
@@ -47,6 +48,7 @@ PANELS: dict[str, dict[Callable[..., None], str]] = {
     },
     "Studies and tools": {
         sweep: "Run a study, on one core or a cluster; stopped ones go on.",
+        icl: "Train on finite prompts, against the infinite-prompt limit.",
         reproduce: "Published results, measured against predicted.",
         runs: "List the runs of studies and where they stand.",
         export: "Tables, summary and figures of a study, also a running one.",

@@ -1,0 +1,131 @@
+"""attnlimit icl: train on finite prompts as a file says, and compare with the infinite-prompt limit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
+from attnlimit.errors import InputError
+
+if TYPE_CHECKING:
+    from attnlimit.icl.spec import Spec
+    from attnlimit.icl.sweep import Sweep
+
+
+@guarded
+def icl(
+    spec: Annotated[Path, typer.Argument(help="File that says what to train, e.g. examples/icl-risk.yaml.")],
+    quick: Annotated[bool, typer.Option("--quick", help="The file's quick size: under a minute.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for tables, figures and checkpoints (runs/NAME).")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoints.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train attention on finite prompts and set it against the infinite-prompt flow: risks, gaps, rates.
+
+    Writes spec.json, runs.csv (every report), risks.csv, summary.json and the figures as .png and .pdf.
+    """
+    from attnlimit.icl.spec import read_spec
+    from attnlimit.icl.sweep import sweep
+
+    found = read_spec(spec, quick=quick)
+    folder = folder or Path("runs") / (found.name + "-quick" * quick)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give --out a folder.")
+    kept = folder / "checkpoints"
+    kept.mkdir(parents=True, exist_ok=True)
+    try:
+        with progress("steps") as step:
+            result = sweep(found, folder=kept, resume=resume, progress=step)
+    except KeyboardInterrupt as stop:
+        err.print(
+            f"[bold]Interrupted.[/] Checkpoints are in {kept}; run the same command with --resume to go on."
+        )
+        raise typer.Exit(130) from stop
+    written = _write(result, found, folder)
+    if as_json:
+        print_json(result.to_dict() | {"folder": str(folder), "files": [path.name for path in written]})
+    else:
+        _show(result, folder)
+
+
+def _write(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
+    paths = [folder / name for name in ("runs.csv", "risks.csv", "spec.json", "summary.json")]
+    _csv(paths[0], list(result.rows()))
+    _csv(paths[1], result.risks())
+    paths[2].write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(_plain(result.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)
+    paths[3].write_text(text + "\n", encoding="utf-8")
+    return paths + _figures(result, spec, folder)
+
+
+def _figures(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
+    from attnlimit.report.icl_lengths import lengths_figure
+    from attnlimit.report.icl_risk import risk_figure
+    from attnlimit.report.icl_trajectory import trajectory_figure
+    from attnlimit.report.style import save
+
+    paths = []
+    for place, part in enumerate(result.tasks):
+        figures: dict[str, Any] = {}
+        if "risk" in spec.figures:
+            figures["risk"] = risk_figure(part)
+        if "trajectory" in spec.figures:
+            figures["trajectory"] = trajectory_figure(list(part.runs.values()), part.name)
+        if "lengths" in spec.figures:
+            for attention, run in part.runs.items():
+                figures[f"lengths-{attention}"] = lengths_figure(run, f"{part.name}, {attention} attention")
+        for name, figure in figures.items():
+            paths += [save(figure, folder / f"{name}-{place}{kind}") for kind in (".png", ".pdf")]
+    return paths
+
+
+def _csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _plain(value: Any) -> Any:
+    """What is not finite becomes null."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _show(result: Sweep, folder: Path) -> None:
+    for part in result.tasks:
+        columns, rows = ["L"], []
+        for attention in part.runs:
+            columns += [attention, "± 95 %"]
+        columns += ["floor"] * (part.floors is not None) + ["no training"] * (part.transferred is not None)
+        for row in result.risks():
+            if row["task"] != part.name:
+                continue
+            cells: list[object] = [f"{row['length']:,}"]
+            for attention in part.runs:
+                cells += [row[attention], (row[f"{attention}_high"] - row[f"{attention}_low"]) / 2]
+            cells += [row[name] for name in ("floor", "solution") if row[name] is not None]
+            rows.append(cells)
+        out.print(table(f"{part.name}: risk after training", columns, rows))
+        predicted = part.exponent()
+        if predicted is not None:
+            words = f"Predicted as L → ∞: excess risk ∝ L^−{predicted:.3g}. Fitted over the longer half of the lengths:"
+            out.print(words, highlight=False, markup=False)
+        for rate in part.rates():
+            interval = "" if rate["low"] != rate["low"] else f" [{rate['low']:.3g}, {rate['high']:.3g}]"
+            out.print(
+                f"  {rate['attention']}: {rate['quantity']} ∝ L^−{rate['exponent']:.3g}{interval}",
+                highlight=False,
+                markup=False,
+            )
+    out.print(f"Tables and figures are in {folder}", highlight=False, markup=False)

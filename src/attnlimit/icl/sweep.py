@@ -1,0 +1,181 @@
+"""Trainings of several tasks and attentions side by side, with their tables and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import NotKnown
+from attnlimit.icl.finite import FiniteRisk, finite_risk
+from attnlimit.icl.stationary import endpoint
+from attnlimit.icl.tasks import Floor, LinearRegression, Task
+from attnlimit.icl.train import train
+from attnlimit.icl.training import Training, over_seeds
+from attnlimit.rates import exponents
+
+if TYPE_CHECKING:
+    from attnlimit.icl.spec import Spec
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TaskRuns:
+    """All that was trained on one task."""
+
+    name: str
+    task: Task
+    runs: dict[str, Training]
+    """By attention."""
+    floors: list[Floor] | None
+    """The least risk at each length, for regression ridge; None where it is not known."""
+    transferred: FiniteRisk | None
+    """Exact softmax risk at each length of the infinite-prompt solution: the prediction."""
+
+    def exponent(self) -> float | None:
+        """Predicted: E‖Γ_L − Γ‖² ∝ L^{−2ρ} with ρ the `rms` exponent at the solution's horizon H."""
+        if not isinstance(self.task, LinearRegression):
+            return None
+        keys, queries = (torch.linalg.cholesky(cov) for cov in (self.task.cov, self.task.query_cov))
+        H = torch.linalg.matrix_norm(keys.T @ endpoint(self.task).A @ queries, 2)
+        return 2 * float(exponents(float(H)).rms)
+
+    def rates(self) -> list[dict[str, Any]]:
+        """Fitted powers of L, over the longer half of the lengths, of what falls with the length."""
+        found = []
+        for attention, run in self.runs.items():
+            quantities: dict[str, Tensor | None] = {
+                "excess risk at the end": None if run.excess is None else run.excess[-1],
+                "largest parameter gap along training": None
+                if run.parameter_gap is None
+                else run.parameter_gap.amax(0),
+                "mean gradient gap along training": run.gradient_gap.mean(0),
+            }
+            for quantity, values in quantities.items():
+                fit = None if values is None else _fit(run.lengths, values)
+                if fit is not None:
+                    found.append({"task": self.name, "attention": attention, "quantity": quantity} | fit)
+        if self.transferred is not None:
+            fit = _fit(self.transferred.lengths, self.transferred.risk[None])
+            if fit is not None:
+                words = "exact risk of the infinite-prompt solution"
+                found.append({"task": self.name, "attention": "softmax", "quantity": words} | fit)
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep:
+    """The runs of a spec."""
+
+    name: str
+    title: str
+    tasks: list[TaskRuns]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row for each task, attention, report, seed and length."""
+        for part in self.tasks:
+            for run in part.runs.values():
+                for row in run.rows():
+                    yield {"task": part.name, **row}
+
+    def risks(self, level: float = 0.95) -> list[dict[str, Any]]:
+        """At the end of training, for every task and length: mean risks with intervals over seeds, the floor, the prediction."""
+        table = []
+        for part in self.tasks:
+            for m, length in enumerate(next(iter(part.runs.values())).lengths):
+                row: dict[str, Any] = {"task": part.name, "length": length}
+                for attention, run in part.runs.items():
+                    ends = over_seeds(run.risk[-1, :, m], level)
+                    row |= dict(
+                        zip(
+                            (attention, f"{attention}_low", f"{attention}_high"),
+                            map(float, ends),
+                            strict=True,
+                        )
+                    )
+                row["floor"] = None if part.floors is None else part.floors[m].value
+                row["solution"] = None if part.transferred is None else float(part.transferred.risk[m])
+                table.append(row)
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "risks": self.risks(),
+            "rates": [rate for part in self.tasks for rate in part.rates()],
+            "predicted_exponents": {part.name: part.exponent() for part in self.tasks},
+            "tasks": {part.name: repr(part.task) for part in self.tasks},
+            "methods": {part.name: {a: run.method for a, run in part.runs.items()} for part in self.tasks},
+            "floors": {part.name: part.floors[0].kind if part.floors else None for part in self.tasks},
+        }
+
+    def __repr__(self) -> str:
+        return f"Sweep({self.name}: {', '.join(part.name for part in self.tasks)})"
+
+
+def sweep(
+    spec: Spec, *, folder: Path | None = None, resume: bool = False, progress: Progress | None = None
+) -> Sweep:
+    """Train everything in the spec; checkpoints go to `folder`, and with `resume` the run goes on from them."""
+    built, settings = spec.built(), spec.training.model_dump()
+    total = len(built) * len(spec.attentions) * spec.training.steps
+    parts, before = [], 0
+    for place, (name, task) in enumerate(built.items()):
+        runs: dict[str, Training] = {}
+        for attention in spec.attentions:
+            path = None if folder is None else folder / f"{place}-{attention}.safetensors"
+
+            def told(done: int, _: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + done, total)
+
+            runs[attention] = train(
+                task,
+                spec.lengths,
+                attention=attention,
+                generator=spec.seed,
+                checkpoint=path,
+                resume=resume,
+                progress=told,
+                **settings,
+            )
+            before += spec.training.steps
+        parts.append(TaskRuns(name, task, runs, _floors(task, spec.lengths), _solution(task, spec.lengths)))
+    return Sweep(spec.name, spec.title, parts)
+
+
+def _floors(task: Task, lengths: list[int]) -> list[Floor] | None:
+    try:
+        return [task.floor(length) for length in lengths]
+    except NotKnown:
+        return None
+
+
+def _solution(task: Task, lengths: list[int]) -> FiniteRisk | None:
+    if not isinstance(task, LinearRegression):
+        return None
+    order = sorted(lengths)
+    curve = finite_risk(task, endpoint(task), order)
+    place = [order.index(length) for length in lengths]
+    return FiniteRisk(tuple(lengths), curve.risk[place], curve.standard_error[place], curve.method)
+
+
+def _fit(lengths: tuple[int, ...], values: Float[Tensor, "S M"]) -> dict[str, Any] | None:
+    """The power of L over the longer half of the lengths (at least three), if all values there are positive: least squares
+    in log-log for each seed, and a t interval over seeds."""
+    order = sorted(range(len(lengths)), key=lambda m: lengths[m])[-max(3, len(lengths) // 2) :]
+    part = values[:, order]
+    if len(order) < 3 or not bool((part > 0).all()):
+        return None
+    n = [lengths[m] for m in order]
+    x = torch.tensor(n, dtype=torch.float64).log()
+    x = x - x.mean()
+    mean, low, high = over_seeds(-(part.log() @ x) / x.square().sum())
+    return {"exponent": float(mean), "low": float(low), "high": float(high), "lengths": n}

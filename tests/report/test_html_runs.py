@@ -56,6 +56,27 @@ def test_study_in_words():
     assert all(figure["image"].startswith(b"<?xml") for figure in data["figures"])
 
 
+def test_trained_models_have_a_row_for_each_length():
+    trained = {
+        "point": 0, "varies": {"lr": 0.1}, "task": "regression", "attention": "softmax", "lengths": [10, 1000],
+        "risk": [0.8, 0.25], "risk_interval": [[0.7, 0.2], [0.9, 0.3]], "infinite_risk": [0.5, 0.24], "replicates": 2,
+        "method": "SGD",
+    }  # fmt: skip
+    data = study_page(record_of(trained))
+    assert data["summary"][-1] == (
+        "Trained on prompts of 10 tokens, softmax attention ends with risk 0.8; on 1,000 tokens, with 0.25 "
+        "(the same weights on infinite prompts: 0.24)."
+    )
+    table = data["tables"][0]
+    columns = [
+        table["columns"].index(name) for name in ("prompt length", "risk", "95 % from", "infinite risk")
+    ]
+    assert [[row[k] for k in columns] for row in table["rows"]] == [
+        [10, 0.8, 0.7, 0.5],
+        [1000, 0.25, 0.2, 0.24],
+    ]
+
+
 def test_unfinished_study():
     data = study_page(record_of(done=1, total=9, failed=2))
     assert data["summary"][1] == "Not all tasks are done yet; 2 failed; no point has results yet."
@@ -117,7 +138,7 @@ def test_any_other_run(tmp_path):
 def test_long_tables_are_cut(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({"rows": [{"k": k} for k in range(2500)]}))
     text = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "The first 2,000 of 2,500 rows." in text
+    assert "the first 2,000 of 2,500 rows" in text
     assert text.count("<tr>") == 2001
 
 

@@ -126,7 +126,9 @@ def _bar(name: str) -> Iterator[Callable[[Done], None]]:
 
 
 def _derived(folder: Path) -> dict[str, Any]:
-    """The table, the summary and the figures, made from the store."""
+    """The table, the summary, the figures and the report, made from the store."""
+    from attnlimit.report.html import page
+    from attnlimit.report.html.study import study_page
     from attnlimit.report.study import figures
     from attnlimit.report.style import save
     from attnlimit.studies import derive, open_run
@@ -138,6 +140,7 @@ def _derived(folder: Path) -> dict[str, Any]:
             save(figure, folder / "figures" / f"{name}.png")
     except MissingExtra as missing:
         err.print(f"No figures: {missing}", highlight=False, markup=False)
+    (folder / "report.html").write_text(page(study_page(record)), encoding="utf-8")
     return record
 
 
@@ -156,7 +159,7 @@ def _say(record: dict[str, Any], folder: Path) -> None:
     if len(points) > SHOWN:
         out.print(f"… and {len(points) - SHOWN:,} more points, see summary.json.", highlight=False)
     drawn = ", ".join(f"figures/{path.name}" for path in sorted((folder / "figures").glob("*.png")))
-    files = f"summary.json, results.parquet{', ' if drawn else ''}{drawn}"
+    files = f"report.html, summary.json, results.parquet{', ' if drawn else ''}{drawn}"
     out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
 
 

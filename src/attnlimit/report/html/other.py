@@ -11,7 +11,6 @@ from attnlimit.errors import InputError
 
 RECORDS = ("run.json", "summary.json", "result.json", "icl.json")
 KINDS = {".svg": "svg+xml", ".png": "png"}
-MOST_ROWS = 2000
 
 
 def other(folder: Path, path: Path) -> dict[str, Any]:
@@ -62,11 +61,9 @@ def _is_table(value: object) -> bool:
 def _table(key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The single numbers and words of every row."""
     columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if _is_single(value)))
-    shown = [[row[c] if _is_single(row.get(c)) else None for c in columns] for row in rows[:MOST_ROWS]]
-    more = f" The first {MOST_ROWS:,} of {len(rows):,} rows." if len(rows) > MOST_ROWS else ""
+    shown = [[row[c] if _is_single(row.get(c)) else None for c in columns] for row in rows]
     return {
         "title": key.replace("_", " ").capitalize(),
-        "caption": f"Click a column to sort.{more}",
         "columns": [name.replace("_", " ") for name in columns],
         "rows": shown,
     }

@@ -12,6 +12,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+MOST_ROWS = 2000
+"""Of a table in the page; the run's own files hold them all."""
 SCRIPTS = ("numbers", "draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
 
 
@@ -22,7 +24,7 @@ def page(data: Mapping[str, Any]) -> str:
     summary                   paragraphs in plain words
     heads                     what the map, the slider and the table of heads show (see `analysis`)
     figures                   {title, caption, image: bytes, kind: "svg+xml" or "png"}
-    tables                    {title, caption, columns, rows}: sortable
+    tables                    {title, columns, rows}: sortable, long ones cut
     methods                   (term, text) pairs of the foot: methods, seed, versions
 
     No text is trusted: all of it is escaped, scripts run only if their hash is the page's own, nothing is fetched.
@@ -93,6 +95,7 @@ def _figure(one: Mapping[str, Any]) -> str:
 
 def _table(one: Mapping[str, Any]) -> str:
     rows = list(one["rows"])
+    more = f" Here are the first {MOST_ROWS:,} of {len(rows):,} rows." if len(rows) > MOST_ROWS else ""
     kinds = [
         "" if all(_is_number(row[k]) or row[k] is None for row in rows) else ' class="text"'
         for k in range(len(one["columns"]))
@@ -101,11 +104,11 @@ def _table(one: Mapping[str, Any]) -> str:
         f'<th scope="col"{kind}>{escape(str(name))}</th>'
         for name, kind in zip(one["columns"], kinds, strict=True)
     )
-    body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows)
+    body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows[:MOST_ROWS])
     return (
         f'<section class="panel"><div class="title"><h2>{escape(str(one["title"]))}</h2>'
-        f'<span class="note">{escape(str(one.get("caption", "Click a column to sort.")))}</span></div>'
-        f'<div class="scroll table"><table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div></section>'
+        f'<span class="note">Click a column to sort.{more}</span></div><div class="scroll table">'
+        f'<table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div></section>'
     )
 
 

@@ -46,7 +46,9 @@ def study_page(record: Mapping[str, Any]) -> dict[str, Any]:
             f"{record['done']:,} of {record['total']:,} tasks",
             f"seed {about['seed']}",
         ],
-        "summary": [text for text in (about["about"], _state(record), _slopes(points)) if text],
+        "summary": [
+            text for text in (about["about"], _state(record), _slopes(points), _risks(points)) if text
+        ],
         "figures": drawn(record),
         "tables": [_table(points)] if points else [],
         "methods": _methods(record),
@@ -106,6 +108,20 @@ def _slopes(points: list[dict[str, Any]]) -> str:
     return text
 
 
+def _risks(points: list[dict[str, Any]]) -> str:
+    """Of the first point where models were trained: its risk at the shortest and the longest prompt."""
+    point = next((one for one in points if one.get("lengths") and one.get("risk")), None)
+    if point is None:
+        return ""
+    lengths, risk, limit = point["lengths"], point["risk"], point.get("infinite_risk")
+    text = f"Trained on prompts of {lengths[0]:,} tokens, {point['attention']} attention ends with risk {risk[0]:.3g}"
+    if len(lengths) > 1:
+        text += f"; on {lengths[-1]:,} tokens, with {risk[-1]:.3g}"
+    if limit:
+        text += f" (the same weights on infinite prompts: {limit[-1]:.3g})"
+    return text + (f". This is at {_label(point)}." if len(points) > 1 else ".")
+
+
 def _fit(point: Mapping[str, Any]) -> str:
     fit = point["fit"]
     low, high = fit["interval"]
@@ -113,13 +129,30 @@ def _fit(point: Mapping[str, Any]) -> str:
 
 
 def _table(points: list[dict[str, Any]]) -> dict[str, Any]:
-    rows = [_row(point) for point in points]
+    rows = [row for point in points for row in _rows(point)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return {
         "title": "All points",
         "columns": columns,
         "rows": [[row.get(c) for c in columns] for row in rows],
     }
+
+
+def _rows(point: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One, or one for each prompt length where models were trained."""
+    first = _row(point)
+    if "lengths" not in point:
+        return [first]
+    found = []
+    for k, length in enumerate(point["lengths"]):
+        row = {**first, "prompt length": length}
+        for name in ("risk", "infinite_risk", "gradient_gap", "parameter_gap"):
+            if name in point:
+                row[_short(name)] = point[name][k]
+        if "risk_interval" in point:
+            row["95 % from"], row["95 % to"] = (ends[k] for ends in point["risk_interval"])
+        found.append(row)
+    return found
 
 
 def _row(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ KINDS = {
 }
 CAPTIONS = {
     "curves": ("Error against the number of tokens", "Both axes are logarithmic; bands are 95 % intervals."),
+    "risks": ("Risk against the prompt length", "When training ends; intervals are over replicates."),
     "slopes": (
         "How fast it falls",
         "Exponents fitted to the curves, with intervals, against the head's horizon.",
@@ -42,7 +43,7 @@ def study_page(record: Mapping[str, Any]) -> dict[str, Any]:
         "heading": about["name"],
         "chips": [
             KINDS.get(about["kind"], about["kind"]),
-            f"{len(points):,} points",
+            f"{len(points):,} {'point' if len(points) == 1 else 'points'}",
             f"{record['done']:,} of {record['total']:,} tasks",
             f"seed {about['seed']}",
         ],
@@ -149,8 +150,8 @@ def _rows(point: Mapping[str, Any]) -> list[dict[str, Any]]:
         for name in ("risk", "infinite_risk", "gradient_gap", "parameter_gap"):
             if name in point:
                 row[_short(name)] = point[name][k]
-        if "risk_interval" in point:
-            row["95 % from"], row["95 % to"] = (ends[k] for ends in point["risk_interval"])
+            if name == "risk" and "risk_interval" in point:
+                row["95 % from"], row["95 % to"] = (ends[k] for ends in point["risk_interval"])
         found.append(row)
     return found
 

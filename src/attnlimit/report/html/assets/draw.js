@@ -83,6 +83,6 @@ const words = (() => {
     if (!Number.isFinite(value)) return "–";
     return Math.abs(value) >= 1000 ? count(value) : String(Number(value.toPrecision(digits)));
   }
-  const percent = (share) => `${number(100 * share, share < 0.9995 && share > 0.99 ? 3 : 2)} %`;
+  const percent = (share) => `${number(100 * share, share < 0.9995 && share > 0.99 ? 3 : 2)}\u00a0%`;
   return { count, short, tick, number, percent };
 })();

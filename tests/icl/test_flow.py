@@ -148,7 +148,7 @@ def test_full_flow_from_a_block_is_the_block_flow() -> None:
 
 def test_full_flow_keeps_its_quantity(generator: torch.Generator) -> None:
     U, V = random_weights(4, generator)[:, 0]
-    path = flow(GENERAL, (U, V), times=[1.0, 5.0, 20.0])
+    path = flow(GENERAL, (U, V), times=[0.5, 1.0, 4.0])
     assert path.drift is not None
     assert path.drift < 1e-7
     assert torch.equal(path.U[:, :, -1], U[:, -1].expand(3, -1))  # the query's last coordinate is 0

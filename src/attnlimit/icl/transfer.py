@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from attnlimit.icl.trained_check import TrainedCheck
 
-LONGEST = 10**9
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
-EXACT_LENGTHS = tuple(2**k for k in range(2, 21))
+EXACT_LENGTHS = tuple(2**k for k in range(25))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,7 +119,9 @@ def transfer(
     No trained model is below the task's floor (the Bayes risk), so this holds for every optimiser and number of steps; nothing
     is trained. For regression θ_∞ is the closed-form end of the flow on the leaf of theta0 (balanced unless given), R_L is exact
     (`finite_risk`), and with `length` a tuned solution for that length is added. For other tasks θ_∞ is the end of the flow from
-    theta0 = (U, V) (‖∇R‖ ≤ 10⁻⁴), R_L is Monte Carlo on 4,096 prompts and `needed` one of the powers of 2 up to 4,096.
+    theta0 = (U, V) (‖∇R‖ ≤ 10⁻⁴), R_L is Monte Carlo on 4,096 prompts and `needed` one of the powers of 2 up to 4,096; where the
+    head cannot reach the floor even with an infinite prompt, its risk there takes the floor's place, which assumes that training
+    on finite prompts does not reach lower. `Transfer.check` trains and compares.
 
     >>> from attnlimit.icl import LinearRegression
     >>> transfer(LinearRegression(5)).needed
@@ -138,18 +139,16 @@ def transfer(
     floors, kind = _floors(task, lengths, reach)
 
     def enough(L: int) -> bool:
-        return (
-            float(finite_risk(task, theta, [L]).risk[0]) - _floors(task, [L], reach)[0].item() <= eps * zero
-        )
+        risk = float(finite_risk(task, theta, [L]).risk[0])
+        return risk - float(_floors(task, [L], reach)[0]) <= eps * zero
 
-    if exact:
-        needed = _least(enough)
-    else:
-        good = (curve.risk - floors <= eps * zero).tolist()
-        needed = next((L for i, L in enumerate(lengths) if all(good[i:])), None)
-    best, risk = (
-        tuned(task, asked) if asked is not None and isinstance(task, LinearRegression) else (None, None)
-    )
+    good = (curve.risk - floors <= eps * zero).tolist()
+    first = next((i for i in range(len(lengths)) if all(good[i:])), None)
+    needed = None if first is None else lengths[first]
+    if exact and needed is not None and first:
+        needed = _least(enough, lengths[first - 1], needed)
+    tune = asked is not None and isinstance(task, LinearRegression)
+    best, risk = tuned(task, asked) if tune and asked is not None else (None, None)
     return Transfer(task, weights, curve, floors, kind, zero, eps, needed, asked, best, risk)
 
 
@@ -167,24 +166,17 @@ def _floors(task: Task, lengths: list[int], reach: float) -> tuple[Tensor, str]:
     try:
         floors = [task.floor(length) for length in lengths]
     except NotKnown:
-        return torch.full(
-            (len(lengths),), reach, dtype=torch.float64
-        ), "infinite-prompt risk (no floor known)"
+        words = "infinite-prompt risk (no floor known)"
+        return torch.full((len(lengths),), reach, dtype=torch.float64), words
     values = torch.tensor([floor.value for floor in floors], dtype=torch.float64)
     kind = floors[0].kind
-    if bool((values < reach).any()):
+    if bool((values < reach - 1e-12).any()):
         kind += ", or the infinite-prompt risk where that is larger"
     return values.clamp_min(reach), kind
 
 
-def _least(enough: Callable[[int], bool]) -> int | None:
-    """Least L ≤ 10⁹ that is enough, by doubling and bisection: the excess falls with L."""
-    high = 1
-    while not enough(high):
-        if high >= LONGEST:
-            return None
-        high *= 2
-    low = high // 2
+def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
+    """The least L that is enough, between one that is not and one that is: the excess falls with L."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

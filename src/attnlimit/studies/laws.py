@@ -62,6 +62,19 @@ class Rademacher(Fields):
         return measures.Rademacher(self.dim, dtype=like.dtype, device=like.device)
 
 
+class Signs(Fields):
+    """The sum of `count` random signs over √count, on the line: bounded by R = √count, and Gaussian as R → ∞."""
+
+    name: Literal["signs"]
+    count: PositiveInt
+
+    def build(self, like: Tensor) -> Measure:
+        up = torch.arange(self.count + 1, dtype=torch.float64)
+        log_mass = -torch.lgamma(up + 1) - torch.lgamma(self.count - up + 1)
+        atoms = (2 * up - self.count) / self.count**0.5
+        return measures.Empirical(atoms[:, None].to(like), weights=log_mass.softmax(0).to(like))
+
+
 class Laplace(Fields):
     name: Literal["laplace"]
     dim: PositiveInt
@@ -100,7 +113,7 @@ class Population(Fields):
 
 
 Law: TypeAlias = Annotated[
-    Gaussian | Round | Box | Rademacher | Laplace | Mixture | Population, Field(discriminator="name")
+    Gaussian | Round | Box | Rademacher | Signs | Laplace | Mixture | Population, Field(discriminator="name")
 ]
 Mixture.model_rebuild()
 Population.model_rebuild()

@@ -32,7 +32,17 @@ class Study(Fields):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
     """Of the run directory too, so it can name no other place."""
     kind: Literal[
-        "convergence", "exact", "analyze", "icl", "model_convergence", "downstream", "token_cloud", "probe"
+        "convergence",
+        "exact",
+        "analyze",
+        "icl",
+        "concentration",
+        "phase",
+        "hardmax",
+        "model_convergence",
+        "downstream",
+        "token_cloud",
+        "probe",
     ]
     about: str = ""
     what: dict[str, Any] = Field(default_factory=dict)

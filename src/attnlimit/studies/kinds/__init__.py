@@ -17,7 +17,19 @@ Result: TypeAlias = dict[str, Any]
 """What a task returns: numbers, words, lists and mappings, as JSON knows them."""
 Column: TypeAlias = Literal["int", "float", "text"]
 
-NAMES = ("convergence", "exact", "analyze", "icl", "model_convergence", "downstream", "token_cloud", "probe")
+NAMES = (
+    "convergence",
+    "exact",
+    "analyze",
+    "icl",
+    "concentration",
+    "phase",
+    "hardmax",
+    "model_convergence",
+    "downstream",
+    "token_cloud",
+    "probe",
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test browser lint format bench clean
+.PHONY: help demo test browser lint format bench docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -34,8 +34,12 @@ format: .venv/.stamp ## Fix what ruff can fix, then format
 bench: .venv/.stamp ## Run the benchmarks
 	$(BIN)/python -m benchmarks
 
+docs: .venv/.stamp ## Build the documentation into site/; a warning is an error
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html."
+
 clean: ## Remove caches and build output; keep .venv and results
-	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pinned torch goes in first and the pinned build backend beside it; an open range

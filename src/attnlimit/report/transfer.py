@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def transfer_figure(found: Transfer) -> Figure:
     """Risk of the infinite-prompt solution against length with 95 % intervals, the floor, and the length needed."""
-    figure, ax = axes()
+    figure, ax = axes(6.8, 4.8)
     n = torch.tensor(found.curve.lengths, dtype=torch.float64)
     spread = 1.96 * found.curve.standard_error
     label = "infinite-prompt solution, nothing trained"
@@ -31,5 +31,5 @@ def transfer_figure(found: Transfer) -> Figure:
         ax.axvline(found.needed, color=BLACK, linewidth=0.9, linestyle="--", label=words)
     ax.set(xscale="log", yscale="log", xlabel="prompt length L (tokens)", ylabel="risk")
     ax.set_title(repr(found.task), loc="left", fontsize="medium")
-    ax.legend(frameon=False, fontsize=9, loc="lower left")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure

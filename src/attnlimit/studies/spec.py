@@ -5,14 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from attnlimit.errors import InputError
 from attnlimit.numerics.yamlfile import read_yaml, validated
 from attnlimit.studies.fields import Fields, Seed, with_digests
+from attnlimit.studies.kinds import NAMES
 
 CHUNK, QUICK_REPLICATES, QUICK_VALUES = 25, 8, 3
 Values = Annotated[list[Any], Field(min_length=1)]
+
+
+def _known(kind: str) -> str:
+    if kind not in NAMES:
+        raise ValueError(f"must be one of {', '.join(NAMES)}; got {kind!r}")
+    return kind
 
 
 class Precision(Fields):
@@ -31,19 +38,7 @@ class Study(Fields):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
     """Of the run directory too, so it can name no other place."""
-    kind: Literal[
-        "convergence",
-        "exact",
-        "analyze",
-        "icl",
-        "concentration",
-        "phase",
-        "hardmax",
-        "model_convergence",
-        "downstream",
-        "token_cloud",
-        "probe",
-    ]
+    kind: Annotated[str, AfterValidator(_known)]
     about: str = ""
     what: dict[str, Any] = Field(default_factory=dict)
     grid: dict[str, Values] = Field(default_factory=dict)

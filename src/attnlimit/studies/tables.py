@@ -47,8 +47,9 @@ def value_at(what: dict[str, Any], path: str) -> Any:
 
 def columns(run: StudyRun) -> dict[str, str]:
     """Names and types of the long table: the point, what varies, then what the kind measures."""
-    measured = kind(run.study.kind).columns
-    return {"point": "int", **varied(run), "replicate": "int", **measured}
+    measured: dict[str, str] = {"replicate": "int", **kind(run.study.kind).columns}
+    varies = {f"what.{path}" if path in measured else path: column for path, column in varied(run).items()}
+    return {"point": "int", **varies, **measured}
 
 
 def rows(run: StudyRun) -> Iterator[list[Any]]:

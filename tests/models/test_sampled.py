@@ -17,7 +17,6 @@ from attnlimit.models import attention_layers, dense, observe, sampled
 from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.call import Call
 from attnlimit.models.draws import Stream, few_of_order, first_of_order
-from attnlimit.models.masks import TensorMask
 from attnlimit.models.sampled import sampled_attention, sampled_output
 
 SMALL = {
@@ -210,13 +209,6 @@ def copies(one: Call, count: int) -> Call:
     return replace(one, query=whole[0], key=whole[1], value=whole[2], mask=mask)
 
 
-def repeated_queries(one: Call, count: int) -> Call:
-    """The same queries many times in one text. They have no own key then."""
-    seen = ~one.hidden(0, QUERIES)
-    query = one.query[:, :, QUERIES].repeat(1, 1, count, 1)
-    return replace(one, query=query, mask=TensorMask(seen.repeat(count, 1)[None, None]), own_key=None)
-
-
 @pytest.mark.parametrize(("family", "sharpen"), [("bert", 0.5), ("llama", 0.3)])
 class TestTheory:
     """The mean square error of a head is the mean over all sets of n keys that it can draw, each enumerated.
@@ -236,17 +228,10 @@ class TestTheory:
     )
     def test_draws_of_each_query(self, family, sharpen, kept, n, importance):
         one = one_call(family, sharpen)
-        count = 400
-        got = sampled_output(
-            repeated_queries(one, count),
-            [HeadBudget(0, h, kept, n) for h in range(4)],
-            7,
-            per_query=True,
-            importance=importance,
-        )
+        budgets = [HeadBudget(0, h, kept, n) for h in range(4)]
+        got = sampled_output(copies(one, 400), budgets, 7, per_query=True, importance=importance)
         for head in range(4):
-            samples = got[0, :, head].unflatten(0, (count, len(QUERIES)))
-            self._compare(samples, one, head, kept, n, importance, precision=0.05)
+            self._compare(got[:, QUERIES, head], one, head, kept, n, importance, precision=0.05)
 
     @pytest.mark.parametrize("way", ["shared", "shared, long text", "per query"])
     def test_draws_beside_the_own_token_and_a_window(self, family, sharpen, way, monkeypatch):

@@ -15,6 +15,7 @@ from attnlimit.cli.cite import cite
 from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
 from attnlimit.cli.doctor import doctor
+from attnlimit.cli.downstream import downstream
 from attnlimit.cli.export import export
 from attnlimit.cli.icl import icl
 from attnlimit.cli.phase import phase
@@ -38,6 +39,7 @@ PANELS: dict[str, dict[Callable[..., None], str]] = {
         analyze: "Keys that every head of a model needs on a text, exactly.",
         budget: "A budget file: the keys of every head for an error or a total.",
         verify: "The model with budgets against the full one, and a verdict.",
+        downstream: "The model's task against the keys of its heads.",
         report: "A run as one HTML file.",
     },
     "Token laws": {

@@ -15,6 +15,9 @@ def budget(
     run: Annotated[Path, typer.Argument(help="Folder that attnlimit analyze wrote.")],
     rel_error: Annotated[float | None, typer.Option(help="Error allowed in each head.")] = None,
     total: Annotated[int | None, typer.Option(help="Keys to share out over all heads, instead.")] = None,
+    split: Annotated[
+        str, typer.Option(help="How a total is shared: output (least error of the layers), head or uniform.")
+    ] = "output",
     policy: Annotated[str, typer.Option(help="best, sampled or kept.")] = "best",
     file: Annotated[Path, typer.Option("--out", help="Budget file to write.")] = Path("budgets.json"),
     as_json: AsJson = False,
@@ -25,7 +28,7 @@ def budget(
     found = Run.load(run)
     if rel_error is None and total is None:
         rel_error = float(found.facts["rel_error"])
-    budgets = found.budgets(rel_error, policy=policy, total=total)
+    budgets = found.budgets(rel_error, policy=policy, total=total, split=split)
     budgets.save(file)
     if as_json:
         print_json(budgets.to_dict())

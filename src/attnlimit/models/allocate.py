@@ -213,7 +213,8 @@ class _Market:
         left, right, low, high, power = (
             np.tile(part, 4) for part in (self.left, self.right, self.low, self.high, self.power)
         )
-        curved = low * (np.maximum(left, 1) / np.maximum(n, 1)) ** power
+        with np.errstate(over="ignore"):  # only where n is not on the piece
+            curved = low * (np.maximum(left, 1) / np.maximum(n, 1)) ** power
         straight = low + (high - low) * n / np.maximum(right, 1)
         value = np.where(n == right, high, np.where(left == 0, straight, curved)) + price * n
         value = np.where((n < left) | (n > right) | (n >= self.full), np.inf, value)

@@ -16,7 +16,8 @@ from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.call import Call
 from attnlimit.models.heads import Measured
 from attnlimit.models.interface import observe
-from attnlimit.models.load import Loaded, load
+from attnlimit.models.load import Loaded, load, run_backbone
+from attnlimit.models.projection import OutputShares
 from attnlimit.models.run import Run
 from attnlimit.models.tasks import longest, positions
 from attnlimit.models.text import Document, special_tokens, texts, token_windows
@@ -31,7 +32,7 @@ Progress = Callable[[int, int], object]
 
 
 def analyze(
-    model: str | Loaded,
+    model: str | Path | Loaded,
     texts_or_documents: Sequence[str | Document] | None = None,
     *,
     rel_error: float = 0.05,
@@ -49,7 +50,7 @@ def analyze(
     rotary positions or biases. `queries` random queries a head, over `passages` passages; the text defaults to
     Wikipedia articles. `progress` is called with (layers done, layers in all).
     """
-    loaded = load(model) if isinstance(model, str) else model
+    loaded = load(model) if isinstance(model, str | Path) else model
     rel_error, queries = as_positive(rel_error, "rel_error"), as_count(queries, "queries")
     if population not in ("context", "corpus"):
         raise InputError(f"population must be 'context' or 'corpus', got {population!r}.")
@@ -65,11 +66,12 @@ def analyze(
     plan = _Plan(loaded, windows, queries, pooled, seed)
     work = _Work(plan, progress)
     batches = [windows] if pooled else list(windows.split(1))
-    with torch.no_grad(), observe(loaded.model, work.handle) as observed:
+    looking = work.outputs.attached(loaded.model)
+    with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
         for index, batch in enumerate(batches):
             work.batch = index
             work.total = len(batches) * len(observed.layers)
-            loaded.model(input_ids=batch.to(loaded.model.device))
+            run_backbone(loaded, input_ids=batch.to(loaded.model.device))
     facts = {
         "model": _short(loaded.name),
         "kind": loaded.kind,
@@ -128,17 +130,25 @@ class _Work:
         self.causal = False
         self.measured: dict[tuple[int, int], Measured] = {}
         self.names: dict[int, str] = {}
+        self.cross: dict[int, bool] = {}
         self.moments: dict[tuple[int, int], _Moments] = {}
+        self.outputs = OutputShares()
 
-    def handle(self, call: Call) -> None:
-        if call.own_key is None:
-            return  # cross-attention: its keys are another sequence's
-        self.names[call.layer] = call.name
+    def handle(self, call: Call) -> Tensor:
+        self.names[call.layer], self.cross[call.layer] = call.name, call.own_key is None
         self.causal |= call.mask.plain == "causal"
         side_by_side(lambda head: self._head(call, head), range(call.heads))
         self.done += 1
         if self.progress is not None:
             self.progress(self.done, self.total)
+        out = call.output().contiguous()
+        places = [
+            (p if self.plan.pooled else 0, row)
+            for p, row in self.plan.places
+            if self.plan.pooled or p == self.batch
+        ]
+        self.outputs.expect(call.layer, out, torch.tensor(places, device=out.device).view(-1, 2))
+        return out
 
     def _head(self, call: Call, head: int) -> None:
         key = (call.layer, head)
@@ -149,10 +159,11 @@ class _Work:
             self._pooled(key, call, q, k[:, real], v[:, real])
             return
         rows = torch.tensor([row for place, row in self.plan.places if place == self.batch], device=q.device)
-        if len(rows) and call.own_key is not None:
+        if len(rows):
             sink = None if call.sink is None else call.sink[head].float()
             scores = call.scores(0, head, rows)
-            self._measured(key, scores.shape[1]).add(scores, v[0], rows + call.own_key, sink)
+            own = None if call.own_key is None else rows + call.own_key
+            self._measured(key, scores.shape[1]).add(scores, v[0], own, sink)
 
     def _pooled(self, key: tuple[int, int], call: Call, q: Tensor, k: Tensor, v: Tensor) -> None:
         if call.bias is not None or call.softcap is not None or call.sink is not None:
@@ -163,7 +174,7 @@ class _Work:
         places = torch.tensor(self.plan.places, device=q.device)
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         scores = call.scale * q[places[:, 0], places[:, 1]] @ keys.T
-        self._measured(key, len(keys)).add(scores, values, None, None)
+        self._measured(key, len(keys)).add(scores, values, None, None, ordered=False)
 
     def _measured(self, key: tuple[int, int], keys: int) -> Measured:
         if key not in self.measured:
@@ -174,7 +185,15 @@ class _Work:
 
     def reports(self, rel_error: float) -> list[Any]:
         return [
-            one.report(layer, head, self.names[layer], self.moments[layer, head].horizon(), rel_error)
+            one.report(
+                layer,
+                head,
+                self.names[layer],
+                self.moments[layer, head].horizon(),
+                rel_error,
+                self.cross[layer],
+                self.outputs.share(layer, head),
+            )
             for (layer, head), one in sorted(self.measured.items())
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,12 @@ class DownstreamCurve:
     level: float
     third: Int[Tensor, " examples"] | None = None
     """0, 1 or 2 by rising horizon of the example; None where no horizons were given."""
+
+    def part(self, start: int, stop: int) -> DownstreamCurve:
+        """Some of the sizes, by their place."""
+        some = slice(start, stop)
+        kept = {name: getattr(self, name)[some] for name in ("sampled", "keys", "share", "per_example")}
+        return replace(self, **kept)
 
     @property
     def values(self) -> tuple[Estimate, ...]:

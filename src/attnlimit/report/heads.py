@@ -91,9 +91,10 @@ def curves(run: Any, policy: str = "sampled") -> Figure:
 
 
 def slopes(run: Any) -> Figure:
-    """Local exponent at the largest n against the horizon, with the published and the sharp lines."""
+    """Local exponent over a stated range of n against the horizon, with the published and the sharp lines."""
     figure, ax = axes()
     H = [one.horizon for one in run.heads]
+    low, high = run.heads[0].exponent_range
     ax.plot(
         H,
         [one.local_exponent for one in run.heads],
@@ -101,12 +102,13 @@ def slopes(run: Any) -> Figure:
         color=BLUE,
         alpha=0.7,
         markersize=4,
-        label="heads, local exponent at the largest n",
+        label=f"heads, fitted from n = {low} to {high}",
     )
     fine = torch.linspace(0.01, max([*H, 1.0]) * 1.05, 200).tolist()
     lines = (("rms", "sharp, Gaussian tokens, n → ∞", ORANGE), ("paper", "published 1/(2(1+H²))", GREEN))
     for name, words, colour in lines:
         ax.plot(fine, [float(getattr(exponents(x), name)) for x in fine], color=colour, label=words)
-    ax.set(xlabel="horizon H", ylabel="exponent of the error", ylim=(0, 1.0))
+    worth = "n/(1 − n/R), R keys in the context" if run.facts["population"] == "context" else "n"
+    ax.set(xlabel="horizon H", ylabel=f"exponent of the error in {worth}", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8)
     return figure

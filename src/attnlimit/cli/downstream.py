@@ -1,0 +1,147 @@
+"""attnlimit downstream: the model's task against the keys that its heads attend to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnlimit.cli.common import AsJson, err, guarded, numbers, out, print_json, progress, table
+from attnlimit.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from attnlimit.models.compare import Comparison
+    from attnlimit.models.downstream import DownstreamCurve
+
+
+@guarded
+def downstream(
+    model: Annotated[
+        str | None, typer.Argument(help="Hub id, folder or .gguf file (default: the packaged BERT).")
+    ] = None,
+    keys: Annotated[
+        str, typer.Option(help="Sampled keys per head: 4,16,64 or 4:64:3 (log-spaced).")
+    ] = "2,8,32,128",
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Folder of attnlimit analyze: compare its optimal split with uniform keys."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Error that the split makes least: output or head.")] = "output",
+    policy: Annotated[
+        str, typer.Option(help="sampled, or kept: own token, sinks, window and top keys are always there.")
+    ] = "kept",
+    text: Annotated[
+        list[str] | None, typer.Option(help="Text: files, .jsonl or - (default: Wikipedia articles).")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of an example (default: 256, or the run's).")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="Examples of the task.")] = 32,
+    seeds: Annotated[int, typer.Option(min=1, help="Sampled runs, with seeds 0, 1, ….")] = 2,
+    per_query: Annotated[
+        bool,
+        typer.Option("--per-query/--shared", help="Keys of each query, or one order for the whole text."),
+    ] = True,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where downstream.json and figures go.")] = Path(
+        "attnlimit-out/downstream"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """The model's task against keys per head: in all, by thirds of the examples' horizons, and split against uniform."""
+    from attnlimit.models.budgets_file import write
+    from attnlimit.models.heads import POLICIES
+    from attnlimit.models.horizons import example_horizons
+    from attnlimit.models.load import load, packaged_bert
+    from attnlimit.models.run import Run
+    from attnlimit.models.tasks import task_for
+    from attnlimit.models.text import documents
+    from attnlimit.models.verify import DEFAULT_TOKENS
+
+    if policy not in POLICIES:
+        raise InputError(f"--policy must be one of {', '.join(POLICIES)}; got {policy!r}.")
+    sizes = [round(one) for one in numbers(keys, "--keys")]
+    found = None if run is None else Run.load(run)
+    given = documents(text or None)
+    loaded = load(model or packaged_bert(), device=device, dtype=dtype)
+    length = tokens or (DEFAULT_TOKENS if found is None else int(found.facts["tokens"]))
+    common: dict[str, Any] = {"tokens": length, "examples": examples}
+    with progress("horizons") as step:
+        horizons = example_horizons(loaded, given, **common, progress=step)
+    common |= {"horizons": horizons, "seeds": range(seeds), "per_query": per_query}
+    with progress("percent") as step:
+        curve, comparison = _curves(loaded, given, sizes, found, split, policy, {**common, "progress": step})
+    record = curve.to_dict() if comparison is None else comparison.to_dict()
+    record |= {"horizons": horizons.tolist(), "policy": policy, "per_query": per_query}
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "downstream.json", record)
+    figures = _figures(curve, comparison, folder)
+    if as_json:
+        print_json(record)
+        return
+    _show(curve, comparison, policy, task_for(loaded).unit)
+    out.print(f"Written: {folder}/downstream.json{figures}", highlight=False)
+
+
+def _curves(
+    loaded: Any, given: Any, sizes: list[int], run: Any, split: str, policy: str, options: dict[str, Any]
+) -> tuple[DownstreamCurve, Comparison | None]:
+    from attnlimit.models.compare import compare_splits
+    from attnlimit.models.downstream import downstream_curve
+    from attnlimit.models.heads import POLICIES
+
+    if run is None:
+        return downstream_curve(loaded, given, sizes, kept=POLICIES[policy], **options), None
+    comparison = compare_splits(loaded, run, given, sizes, policy=policy, split=split, **options)
+    return comparison.uniform, comparison
+
+
+def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path) -> str:
+    from attnlimit.report.downstream import downstream_figure
+    from attnlimit.report.style import save
+
+    drawn: Any = curve
+    if comparison is not None:
+        drawn = {"the same in every head": comparison.uniform, "optimal split": comparison.split}
+    try:
+        save(downstream_figure(drawn), folder / "downstream.png")
+        save(downstream_figure(curve, thirds=True), folder / "thirds.png")
+    except MissingExtra as missing:
+        err.print(f"No figures: {missing}", highlight=False)
+        return ""
+    return ", downstream.png, thirds.png"
+
+
+def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str, unit: str) -> None:
+    """A row a size: all examples, thirds, and the split."""
+    thirds = curve.thirds
+    columns = ["keys", "of all", curve.full.name, *(f"{name} H" for name in thirds)]
+    rows: list[list[object]] = []
+    for place, value in enumerate(curve.values):
+        row: list[object] = [f"{curve.keys[place]:.1f}", f"{curve.share[place]:.1%}", repr(value)]
+        row += [f"{part[place].value:.3g}" for part in thirds.values()]
+        if comparison is not None:
+            ratio = comparison.ratios[place]
+            row += [
+                repr(comparison.split.values[place]),
+                f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]",
+            ]
+        rows.append(row)
+    full: list[object] = ["all", "100.0%", f"{curve.full.value:.4g}"]
+    full += [f"{value:.3g}" for value in curve.full_thirds.values()]
+    if comparison is not None:
+        columns += ["optimal split", "keys of the split for the same"]
+        full += ["", ""]
+    kept = (
+        "own token, sinks, window and top keys kept, the rest drawn"
+        if policy == "kept"
+        else "keys drawn only"
+    )
+    title = (
+        f"{curve.full.name} against distinct keys per query and head ({kept}; {curve.level:.0%} intervals)"
+    )
+    out.print(table(title, columns, [*rows, full]))
+    examples = curve.per_example.shape[2]
+    out.print(f"{examples} examples, {len(curve.seeds)} seeds; {unit}.", highlight=False, markup=False)

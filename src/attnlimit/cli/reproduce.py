@@ -35,7 +35,7 @@ def reproduce(
     Says first how long it will take; a run that was stopped goes on where it was.
     Exit code: 0 it ran, whatever the verdict; 2 it could not run; 130 stopped.
     """
-    from attnlimit.reproduce import NAMES, Interrupted, find, plan, run
+    from attnlimit.reproduce import NAMES, OUT, Interrupted, find, plan, run
 
     if names or name is None:
         _list(as_json)
@@ -43,8 +43,7 @@ def reproduce(
     chosen = NAMES if name == "all" else (find(name).name,)
     records = []
     for one in chosen:
-        ready = plan(one, quick=quick, workers=workers, **({} if folder is None else {"out": folder}))
-        _say_plan(ready)
+        ready = _estimated(plan(one, quick=quick, workers=workers, out=folder or OUT))
         try:
             with progress(one) as step:
                 done = run(ready, progress=lambda _, now: step(now.done, now.total))
@@ -77,11 +76,12 @@ def _list(as_json: bool) -> None:
     out.print("attnlimit reproduce NAME runs one of them, all runs them all; --quick for a small version.")
 
 
-def _say_plan(ready: Plan) -> None:
+def _estimated(ready: Plan) -> Plan:
     """What it is and how long it will take, on standard error, before it starts."""
     say = f"{ready.result.name}: {ready.result.title}"
     err.print(say, style="bold", highlight=False, markup=False, soft_wrap=True)
-    found = ready.estimates().values()
+    ready = ready.estimated()
+    found = ready.costs.values()
     points, tasks = sum(one.points for one in found), sum(one.tasks for one in found)
     low = sum(one.seconds or 0.0 for one in found)
     high = sum(one.most_seconds or 0.0 for one in found)
@@ -93,6 +93,7 @@ def _say_plan(ready: Plan) -> None:
     more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
     text = f"Estimated time on {ready.workers} cores: {time} ({points:,} points, {tasks:,}{more} tasks)."
     err.print(text, highlight=False, markup=False, soft_wrap=True)
+    return ready
 
 
 def duration(seconds: float) -> str:

@@ -51,7 +51,12 @@ def _against_horizon(ax: Axes, points: Sequence[Mapping[str, Any]]) -> None:
         last = f"$10^{{{np.log10(points[0]['n'][-1]):.0f}}}$"
         ax.plot(H, local, marker, color=colour, label=f"{words}, exact at {last}")
     ax.plot(
-        fine, [one.paper for one in known], ":", color=GREEN, label=r"published, $1/(2(1+H^2))$", linewidth=2
+        fine,
+        [float(one.paper) for one in known],
+        ":",
+        color=GREEN,
+        label=r"published, $1/(2(1+H^2))$",
+        linewidth=2,
     )
     ax.set(xlabel="horizon H", ylabel="exponent of n", ylim=(0, 0.55))
     ax.set_title("Against the horizon", fontsize=10, loc="left")

@@ -9,10 +9,11 @@ from importlib import import_module
 
 from attnlimit.errors import InputError
 from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
-from attnlimit.reproduce.run import Interrupted, Plan, Reproduced, plan, run
+from attnlimit.reproduce.run import OUT, Interrupted, Plan, Reproduced, plan, run
 
 __all__ = [
     "NAMES",
+    "OUT",
     "Interrupted",
     "Outcome",
     "Plan",
@@ -27,6 +28,8 @@ __all__ = [
 
 WHERE = {
     "sharp-rates": "sharp_rates",
+    "phase-diagram": "phase_diagram",
+    "hardmax-log-rate": "hardmax_log_rate",
 }
 """The module of each result, in the order of the papers, then ours."""
 NAMES = tuple(WHERE)

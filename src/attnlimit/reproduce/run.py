@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from attnlimit.studies.executors import Executor
 from attnlimit.studies.machine import cores
 
 OUT = "attnlimit-out/reproduce"
+SHORT = 10.0
+"""Seconds of work that are not worth a process of their own."""
 
 
 class Interrupted(AttnlimitError):
@@ -50,23 +52,29 @@ class Plan:
     studies: dict[str, Study]
     quick: bool
     workers: int
+    costs: Mapping[str, Estimate] = field(default_factory=dict)
+    """What each study will cost, once estimated."""
 
     def run_folder(self, spec: str) -> Path:
         return self.folder / "runs" / spec
 
-    def estimates(self) -> dict[str, Estimate]:
-        """What each study will cost, from a few small tasks that are run for it."""
-        return {
+    def estimated(self) -> Plan:
+        """The plan with its costs, from a few small tasks that are run for it."""
+        costs = {
             name: estimate(study, self._processes(study), self.run_folder(name))
             for name, study in self.studies.items()
         }
+        return replace(self, costs=costs)
 
     def _processes(self, study: Study) -> int:
         return max(1, self.workers // study.threads)
 
-    def executor(self, stop: Stop, study: Study) -> Executor:
+    def executor(self, stop: Stop, spec: str) -> Executor:
+        """Processes, unless they would take longer to start than the work takes."""
+        study, cost = self.studies[spec], self.costs.get(spec)
         count = self._processes(study)
-        return Serial(stop) if count == 1 else Processes(count, study.threads)
+        short = cost is not None and cost.most_seconds is not None and cost.most_seconds * count < SHORT
+        return Serial(stop) if count == 1 or short else Processes(count, study.threads)
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ def _summary(
     finished = run_study(
         study,
         folder,
-        lambda stop: ready.executor(stop, study),
+        lambda stop: ready.executor(stop, spec),
         report=None if progress is None else lambda now: progress(spec, now),
     )
     with ExitStack() as stack:

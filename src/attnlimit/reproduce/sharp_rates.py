@@ -31,12 +31,14 @@ def verdicts(runs: Runs) -> list[Verdict]:
         local = float(local_slopes(point["n"], point["rms"])[-1])
         at = f"H = {H:g}, n = {point['n'][-1]:.0e}"
         found.append(
-            at_least(f"published: rms error falls at least like n^(−1/(2(1+H²))), {at}", known.paper, local)
+            at_least(
+                f"published: rms error falls at least like n^(−1/(2(1+H²))), {at}", float(known.paper), local
+            )
         )
         for name, words in (("rms", "rms"), ("mean_rms", "mean rms")):
             local = float(local_slopes(point["n"], point[name])[-1])
             claim = f"sharp exponent of the {words} error, {at}"
-            found.append(equals(claim, getattr(known, name), local, slack=SLACK, note=NOTE))
+            found.append(equals(claim, float(getattr(known, name)), local, slack=SLACK, note=NOTE))
     return found
 
 

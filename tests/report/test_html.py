@@ -53,7 +53,10 @@ def head_of(layer: int, head: int, heads: int, keys: int, name: str) -> HeadRepo
         curves={"sampled": curve(0.2 + 4 * place, keys), "kept": curve(0.5 * (1 - place), keys)},
         n_median=None,
         n_p90=None,
-        local_exponent=0.5,
+        local_exponent=0.45,
+        exponent_range=(19, 150),
+        output_share=0.25,
+        cross=False,
         asymptotic_exponent=0.5,
         published_exponent=0.4,
         phase="",
@@ -324,6 +327,7 @@ def test_hover_and_click(opened):
     facts = tab.inner_text("#head .facts")
     assert f"{run.heads[6].horizon:.3g}" in facts
     assert "published bound −0.4" in facts
+    assert re.search(r"Slope, n from 19 to 150\s+−0.45", facts)
     tab.locator("#phase .dot").nth(0).dispatch_event("click")
     assert tab.inner_text("#head h2") == "Layer 0, head 0"
 

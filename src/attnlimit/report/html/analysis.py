@@ -56,17 +56,14 @@ def _lead(run: Run) -> str:
 
 def _head(one: HeadReport, pooled: bool) -> dict[str, Any]:
     """What the page needs of a head, and how many keys each policy always keeps of those it sees."""
-    at_one_error = (
-        "n_median",
-        "n_p90",
-        "local_exponent",
-        "phase",
-    )  # the page works these out for every error
-    record = {name: value for name, value in vars(one).items() if name not in at_one_error}
+    for_one_error = ("n_median", "n_p90", "phase")  # the page works them out for every error
+    record = {name: value for name, value in vars(one).items() if name not in for_one_error}
     record["always"] = {
         name: min(
             round(one.visible_keys),
-            kept.top + (0 if pooled else max(int(kept.own), kept.window) + kept.sinks),
+            kept.top
+            + (0 if pooled else kept.sinks)
+            + (0 if pooled or one.cross else max(int(kept.own), kept.window)),
         )
         for name, kept in POLICIES.items()
     }
@@ -92,6 +89,7 @@ def _methods(run: Run) -> list[tuple[str, object]]:
         ("Error", "(E‖Γₙ − Γ‖² / mean‖Γ‖²)^½: root mean square change of the head's output over the draws of keys, relative to the size of its outputs"),
         ("Method", facts["method"]),
         ("n(ε)", "least number of keys with error at most ε; between the stored points of a curve its square is a + b/n. 90 % and half of the queries: from the curves of these quantiles"),
+        ("Slope", "of log error against log n for random keys, by least squares; without replacement n of R keys count as n/(1 − n/R) independent ones"),
         ("Keys read", "for each head the least that brings its rms error over queries to ε; keys always kept are counted"),
         ("Seed", facts["seed"]),
         ("Versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())),

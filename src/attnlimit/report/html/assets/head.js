@@ -78,9 +78,10 @@ function makeHead(view) {
       ["Effective keys", `${range(one.effective_keys)} of ${words.count(one.visible_keys)}`],
       ["Spread of scores s", range(one.score_spread)],
       ["Horizon H", words.number(one.horizon)],
-      ["Slope near n(ε)", `−${words.number(view.slope(one))}`],
+      ["Slope, n from " + one.exponent_range.map(words.count).join(" to "), `−${words.number(one.local_exponent)}`],
       ["Slope as n → ∞", `−${words.number(one.asymptotic_exponent)} for Gaussian tokens of this H; published bound −${words.number(one.published_exponent)}`],
       ...(shares.length ? [["Weight on", shares.map(([key, share]) => `${run.share_words[key] ?? key} ${words.percent(share)}`).join(", ")]] : []),
+      ...(Number.isFinite(one.output_share) ? [["Share of its layer", `${words.percent(one.output_share)} of the squared output`]] : []),
       ["Module", one.name],
     ];
     for (const [term, text] of rows) {

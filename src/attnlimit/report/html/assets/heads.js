@@ -12,7 +12,7 @@ function showHeads(run) {
     ["Effective keys", (one) => [one.effective_keys[1], words.number(one.effective_keys[1])]],
     ["Spread s", (one) => [one.score_spread[1], words.number(one.score_spread[1])]],
     ["Horizon H", (one) => [one.horizon, words.number(one.horizon)]],
-    ["Slope near n(ε)", (one) => [-view.slope(one), `−${words.number(view.slope(one))}`]],
+    ["Slope", (one) => [-one.local_exponent, `−${words.number(one.local_exponent)}`]],
     ["In words", (one) => [view.phase(one)]],
   ];
   const counted = (n, one) => [n ?? 2 * one.visible_keys, view.counted(n, one).replace("more than ", ">")];

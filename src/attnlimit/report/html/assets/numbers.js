@@ -54,15 +54,5 @@ const numbers = (() => {
     return n <= head.visible_keys / 4 ? "fast" : "slow";
   }
 
-  /* −d log error / d log n between the two points of the curve around n (the last pair beyond them). */
-  function slopeNear(n, errors, at) {
-    let right = n.findIndex((value) => value >= (at ?? Infinity));
-    if (right < 0) right = n.length - 1;
-    right = Math.max(right, 1);
-    // where all keys are drawn the error is zero: there is no slope to speak of
-    while (right > 1 && errors[right] < 1e-3 * errors[right - 1]) right -= 1;
-    return -Math.log(errors[right] / errors[right - 1]) / Math.log(n[right] / n[right - 1]);
-  }
-
-  return { leastN, errorAt, budget, cost, kind, slopeNear };
+  return { leastN, errorAt, budget, cost, kind };
 })();

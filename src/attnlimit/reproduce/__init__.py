@@ -27,8 +27,13 @@ __all__ = [
 ]
 
 WHERE = {
+    "bert": "bert",
+    "bigbird-iid": "bigbird",
+    "bigbird-window": "bigbird",
     "sharp-rates": "sharp_rates",
     "phase-diagram": "phase_diagram",
+    "uniform-constant": "constants",
+    "moment-constant": "constants",
     "hardmax-log-rate": "hardmax_log_rate",
 }
 """The module of each result, in the order of the papers, then ours."""

@@ -119,13 +119,10 @@ def _show(result: Sweep, folder: Path) -> None:
         out.print(table(f"{part.name}: risk after training", columns, rows))
         predicted = part.exponent()
         if predicted is not None:
-            words = f"Predicted as L → ∞: excess risk ∝ L^−{predicted:.3g}. Fitted over the longer half of the lengths:"
-            out.print(words, highlight=False, markup=False)
+            words = f"Predicted as L → ∞: risk ∝ L^−{predicted:.3g}. Exponents fitted over the longer half of the lengths:"
+            out.print(words, highlight=False, markup=False, soft_wrap=True)
         for rate in part.rates():
-            interval = "" if rate["low"] != rate["low"] else f" [{rate['low']:.3g}, {rate['high']:.3g}]"
-            out.print(
-                f"  {rate['attention']}: {rate['quantity']} ∝ L^−{rate['exponent']:.3g}{interval}",
-                highlight=False,
-                markup=False,
-            )
+            interval = "" if rate["low"] != rate["low"] else f"  [{rate['low']:.2f}, {rate['high']:.2f}]"
+            words = f"  {rate['exponent']:5.2f}{interval}  {rate['attention']}: {rate['quantity']}"
+            out.print(words, highlight=False, markup=False, soft_wrap=True)
     out.print(f"Tables and figures are in {folder}", highlight=False, markup=False)

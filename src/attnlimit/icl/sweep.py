@@ -48,24 +48,18 @@ class TaskRuns:
 
     def rates(self) -> list[dict[str, Any]]:
         """Fitted powers of L, over the longer half of the lengths, of what falls with the length."""
-        found = []
-        for attention, run in self.runs.items():
-            quantities: dict[str, Tensor | None] = {
-                "excess risk at the end": None if run.excess is None else run.excess[-1],
-                "largest parameter gap along training": None
-                if run.parameter_gap is None
-                else run.parameter_gap.amax(0),
-                "mean gradient gap along training": run.gradient_gap.mean(0),
-            }
-            for quantity, values in quantities.items():
-                fit = None if values is None else _fit(run.lengths, values)
-                if fit is not None:
-                    found.append({"task": self.name, "attention": attention, "quantity": quantity} | fit)
+        curves = [
+            (attention, what, v) for attention, run in self.runs.items() for what, v in _falling(run).items()
+        ]
         if self.transferred is not None:
-            fit = _fit(self.transferred.lengths, self.transferred.risk[None])
+            curves.append(
+                ("softmax", "exact risk of the infinite-prompt solution", self.transferred.risk[None])
+            )
+        found = []
+        for attention, quantity, values in curves:
+            fit = _fit(next(iter(self.runs.values())).lengths, values)
             if fit is not None:
-                words = "exact risk of the infinite-prompt solution"
-                found.append({"task": self.name, "attention": "softmax", "quantity": words} | fit)
+                found.append({"task": self.name, "attention": attention, "quantity": quantity} | fit)
         return found
 
 
@@ -149,6 +143,23 @@ def sweep(
             before += spec.training.steps
         parts.append(TaskRuns(name, task, runs, _floors(task, spec.lengths), _solution(task, spec.lengths)))
     return Sweep(spec.name, spec.title, parts)
+
+
+def _falling(run: Training) -> dict[str, Float[Tensor, "S M"]]:
+    """What should fall with the length, by name.
+
+    The weights of zero infinite-prompt risk are a surface (bΣA = I), and along it a finite prompt prefers some: once the flow
+    has arrived, the weights drift there, the slower the longer the prompt. So the band around the flow is given up to its arrival
+    (risk 1 % of the start) and for the whole run.
+    """
+    found = {"gradient gap, mean along training": run.gradient_gap.mean(0)}
+    found["infinite-prompt risk of the trained weights"] = run.infinite_risk[-1]
+    if run.excess is not None and run.parameter_gap is not None and run.flow_risk is not None:
+        on_the_way = (run.flow_risk > 0.01 * run.flow_risk[:1]).all(1)
+        found["excess risk at the end"] = run.excess[-1]
+        found["largest distance to the flow, until it arrives"] = run.parameter_gap[on_the_way].amax(0)
+        found["largest distance to the flow, whole run"] = run.parameter_gap.amax(0)
+    return found
 
 
 def _floors(task: Task, lengths: list[int]) -> list[Floor] | None:

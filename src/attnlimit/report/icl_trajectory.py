@@ -61,10 +61,7 @@ def _panel(ax: Axes, run: Training, name: str, level: float) -> None:
     if name == "risk" and run.flow_risk is not None:
         ax.plot(x, run.flow_risk[1:].mean(1), "--", color=BLACK, linewidth=1, label="L = ∞ (flow)")
     ax.set(xscale="log", ylabel=PANELS[name])
-    if name == "gradient_gap" and bool((mean[:, chosen] > 0).all()):
-        ax.set_yscale("log")
-    else:
-        ax.set_ylim(bottom=0)
+    ax.set_ylim(bottom=0)
 
 
 def _some(lengths: Sequence[int]) -> list[int]:

@@ -1,0 +1,135 @@
+"""What pages do not say by hand: commands, benchmarks and references, written from the code when the site is built."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace a line {{ name arguments }} by what `PARTS` writes for it."""
+
+    def part(match: re.Match[str]) -> str:
+        name, *arguments = match[1].split()
+        return PARTS[name](*arguments)
+
+    return re.sub(r"^\{\{ (.+) \}\}$", part, markdown, flags=re.MULTILINE)
+
+
+def reference(module: str) -> str:
+    """Everything that a package exports, each from where it is defined: a function may have its module's name."""
+    package = import_module(module)
+    found = [getattr(package, name) for name in package.__all__]
+    objects = [one for one in found if inspect.isclass(one) or inspect.isfunction(one)]
+    return "\n".join(f"::: {one.__module__}.{one.__qualname__}\n" for one in objects)
+
+
+def commands() -> str:
+    """Every command: what it does, its arguments and options, from the command line itself."""
+    import typer
+
+    from attnlimit.cli import PANELS, app
+
+    found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    lines: list[str] = []
+    for panel, listed in PANELS.items():
+        lines += [f"## {panel}", ""]
+        for command in listed:
+            lines += _command(found[command.__name__])
+    return "\n".join(lines)
+
+
+def _command(command: Any) -> list[str]:
+    usage = ["attnlimit", command.name]
+    rows = []
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper()
+            usage.append(name if parameter.required else f"[{name}]")
+            names = f"`{name}`".replace("|", "\\|")
+        else:
+            names = ", ".join(f"`{one}`" for one in parameter.opts)
+        rows.append(f"| {names} | {parameter.help}{_default(parameter.default)} |")
+    about = inspect.cleandoc(command.help or "")
+    table = ["| | |", "|---|---|", *rows] if rows else []
+    return [f"### {command.name}", "", about, "", f"`{' '.join(usage)}`", "", *table, ""]
+
+
+def _default(value: Any) -> str:
+    """A default worth saying: numbers, words and paths, not flags."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
+        return ""
+    return f" Default: `{value}`."
+
+
+def benchmarks() -> str:
+    """All measured figures, from benchmarks/results.json."""
+    lines: list[str] = []
+    for name, result in json.loads(
+        (ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8")
+    ).items():
+        machine, versions = result["machine"], result["versions"]
+        lines += [
+            f"## {name.replace('_', ' ')}",
+            "",
+            result["measures"],
+            "",
+            f"Setting: {result['setting']}.",
+            "",
+        ]
+        lines += ["| figure | value | target | met |", "|---|---|---|---|"]
+        for figure in result["figures"]:
+            met = {True: "yes", False: "**no**", None: ""}[figure.get("met")]
+            lines.append(
+                f"| {figure['name']} | {_number(figure['value'])} {figure['unit']} | {figure.get('target', '')} | {met} |"
+            )
+        ways = list(dict.fromkeys(figure["how"] for figure in result["figures"] if "how" in figure))
+        lines += ["", *(f"- {way}" for way in ways), ""]
+        lines += [
+            f"`python -m benchmarks {name}`, {result['seconds']:g} s; {machine['cpus']} cores ({machine['architecture']}, "
+            f"{machine['instructions']}), {machine['threads']} threads, load {machine['load before']} before the start; "
+            f"Python {versions['python']}, torch {versions['torch']}.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def references() -> str:
+    """The works of references.bib, by key."""
+    text = (ROOT / "src" / "attnlimit" / "references.bib").read_text(encoding="utf-8")
+    lines = []
+    for key, body in re.findall(r"^@\w+\{([\w:-]+),\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        field = dict(re.findall(r"^\s*(\w+)\s*=\s*\{(.*)\},?$", body, re.MULTILINE))
+        where = field.get("journal") or field.get("booktitle") or ""
+        link = ""
+        if "doi" in field:
+            link = f" [doi:{field['doi']}](https://doi.org/{field['doi']})"
+        elif "eprint" in field:
+            link = f" [arXiv:{field['eprint']}](https://arxiv.org/abs/{field['eprint']})"
+        parts = [_plain(field["author"]), f"*{_plain(field['title'])}*", _plain(where), field["year"]]
+        lines.append(f"- **[{key}]** {'. '.join(part for part in parts if part)}.{link}")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """TeX accents and braces as letters.
+
+    >>> _plain(r"L{\\'e}a and Fran{\\c c}ois")
+    'Léa and François'
+    """
+    for tex, letter in (("{\\'e}", "é"), ("{\\c c}", "ç"), ('{\\"o}', "ö"), ("{\\'\\i}", "í")):
+        text = text.replace(tex, letter)
+    return text.replace("{", "").replace("}", "").replace("--", "–")
+
+
+PARTS = {"commands": commands, "benchmarks": benchmarks, "reference": reference, "references": references}

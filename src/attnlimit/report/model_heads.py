@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def model_heads_figure(
     left.set_title(title, fontsize=10, loc="left")
     right.set_title("Heads from low to high horizon", fontsize=10, loc="left")
     if note:
-        figure.supxlabel(note, fontsize=8, x=0.01, ha="left")
+        figure.supxlabel("\n".join(wrap(note, 150)), fontsize=8, x=0.01, ha="left")
     return figure
 
 
@@ -90,14 +91,17 @@ def _slopes(
     )
     beyond = sum(one["horizon"] > most for one in heads)
     more = f" ({beyond} beyond, at the edge)" if beyond else ""
-    ax.set(xlabel=f"horizon H{more}", ylabel="fitted exponent of n, 95 % intervals", ylim=(0, None))
-    ax.legend(frameon=False, fontsize=7, ncols=2)
+    top = max(one["exponent"] for one in (*heads, *other) if one["exponent"] is not None)
+    ax.set(xlabel=f"horizon H{more}", ylabel="fitted exponent of n, 95 % intervals", ylim=(0, 1.45 * top))
+    ax.legend(frameon=False, fontsize=7, ncols=2, loc="upper right")
 
 
 def _curves(
     ax: Axes, heads: Sequence[Mapping[str, Any]], sizes: Sequence[int], colours: dict[int, Any]
 ) -> None:
     """Monte Carlo with its intervals, and the closed form as a line."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     order = sorted(heads, key=lambda one: one["horizon"])
     count = min(SHOWN, len(order))
     places = [round(k * (len(order) - 1) / max(1, count - 1)) for k in range(count)]
@@ -118,5 +122,8 @@ def _curves(
         ax.plot(sizes, one["exact"], "-", color=colour, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="keys n", ylabel="rms error / rms of the head's output")
     ax.set_xticks(list(sizes), [str(size) for size in sizes], fontsize=8)
-    ax.minorticks_off()
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_locator(NullLocator())
     ax.legend(frameon=False, fontsize=7, title="points: Monte Carlo, lines: closed form", title_fontsize=7)

@@ -27,9 +27,14 @@ __all__ = [
 ]
 
 WHERE = {
+    "gaussian": "moments",
+    "sphere": "moments",
     "bert": "bert",
     "bigbird-iid": "bigbird",
     "bigbird-window": "bigbird",
+    "downstream": "downstream",
+    "downstream-by-horizon": "downstream",
+    "token-cloud": "token_cloud",
     "sharp-rates": "sharp_rates",
     "phase-diagram": "phase_diagram",
     "uniform-constant": "constants",

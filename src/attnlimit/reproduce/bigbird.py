@@ -67,7 +67,6 @@ def window_verdicts(runs: Runs) -> list[Verdict]:
     about = [
         heads.margin(plain, which),
         heads.falls_with_horizon(plain, "over heads"),
-        _importance(plain, weighted),
     ]
     return [
         *(heads.without_weights(about) if _random(point) else about),

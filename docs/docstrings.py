@@ -20,14 +20,10 @@ class PlainText(griffe.Extension):
 
 
 def as_markdown(text: str) -> str:
-    """
-    >>> print(as_markdown("shape (*heads,) of `a_b`\\n>>> 1 + 1\\n2"))
-    shape (\\*heads,) of `a_b`
-    <BLANKLINE>
-    ```python
-    >>> 1 + 1
-    2
-    ```
+    """The text as Markdown.
+
+    >>> as_markdown("shape (*heads,) of `a_b`")
+    'shape (\\\\*heads,) of `a_b`'
     """
     lines: list[str] = []
     fenced = False

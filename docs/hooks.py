@@ -52,7 +52,7 @@ def _command(command: Any) -> list[str]:
         if parameter.param_type_name == "argument":
             name = parameter.metavar or parameter.name.upper()
             usage.append(name if parameter.required else f"[{name}]")
-            names = f"`{name}`".replace("|", "\\|")
+            names = f"`{_cell(name)}`"
         else:
             names = ", ".join(f"`{one}`" for one in parameter.opts)
         rows.append(f"| {names} | {parameter.help}{_default(parameter.default)} |")
@@ -87,7 +87,7 @@ def benchmarks() -> str:
         for figure in result["figures"]:
             met = {True: "yes", False: "**no**", None: ""}[figure.get("met")]
             lines.append(
-                f"| {figure['name']} | {_number(figure['value'])} {figure['unit']} | {figure.get('target', '')} | {met} |"
+                f"| {_cell(figure['name'])} | {_number(figure['value'])} {figure['unit']} | {figure.get('target', '')} | {met} |"
             )
         ways = list(dict.fromkeys(figure["how"] for figure in result["figures"] if "how" in figure))
         lines += ["", *(f"- {way}" for way in ways), ""]
@@ -98,6 +98,10 @@ def benchmarks() -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _number(value: float) -> str:

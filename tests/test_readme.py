@@ -1,4 +1,5 @@
-"""Every snippet of the README and of docs/ runs: `>>>` blocks as doctests, `attnlimit` lines as commands."""
+"""Every snippet of the README and of docs/ runs: `>>>` blocks as doctests, `attnlimit` lines as commands, on the YAML
+files that the page shows."""
 
 import doctest
 import re
@@ -9,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from markdown_it import MarkdownIt
 
+from attnlimit.errors import InputError
+from attnlimit.studies import load_study
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHELL = {"sh", "bash", "console"}
 OUTPUT = {"text"}
+SPEC = {"yaml"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ def blocks_of(markdown: str) -> list[Block]:
             continue
         first_line = token.map[0] + 1
         language = token.info.split()[0] if token.info.strip() else ""
-        if language not in {"python"} | SHELL | OUTPUT:
+        if language not in {"python"} | SHELL | OUTPUT | SPEC:
             raise ValueError(f"line {first_line}: a block of language {language!r} would not be tested")
         blocks.append(Block(language, token.content, first_line))
     return blocks
@@ -69,6 +75,16 @@ def commands_of(block: Block) -> list[list[str]]:
     return [words for words in commands if words]
 
 
+def write_file(block: Block) -> Path:
+    """The file that a YAML block shows, named by the comment on its first line."""
+    name = re.match(r"# ([\w-]+\.yaml)\n", block.text)
+    if name is None:
+        raise ValueError(f"line {block.line}: begin a YAML block with its name, as in # study.yaml")
+    path = Path(name[1])
+    path.write_text(block.text, encoding="utf-8")
+    return path
+
+
 def run_command(words: list[str], makefile: str) -> None:
     """Run an `attnlimit` command; only look at those that set the project up, which would recurse."""
     match words:
@@ -87,19 +103,32 @@ def run_command(words: list[str], makefile: str) -> None:
             raise ValueError(f"the README test does not know how to check: {shlex.join(words)}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def run_shell(blocks: list[Block], makefile: str) -> None:
+    """Write the YAML files and run the commands, in order; a file that no command reads must be a study that loads."""
+    files, used = [], set()
+    for block in blocks:
+        if block.language in SPEC:
+            files.append(write_file(block))
+        elif block.language in SHELL:
+            for words in commands_of(block):
+                run_command(words, makefile)
+                used.update(words)
+    for path in files:
+        if path.name not in used:
+            load_study(path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_blocks(page: Path) -> None:
-    failures = run_python(blocks_of(page.read_text(encoding="utf-8")))
+    with torch.random.fork_rng(devices=[]):  # pages may make a model with random weights
+        failures = run_python(blocks_of(page.read_text(encoding="utf-8")))
     assert not failures, failures
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_shell_blocks(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for block in blocks_of(page.read_text(encoding="utf-8")):
-        if block.language in SHELL:
-            for words in commands_of(block):
-                run_command(words, makefile)
+    run_shell(blocks_of(page.read_text(encoding="utf-8")), makefile)
 
 
 def test_python_blocks_share_a_namespace() -> None:
@@ -111,7 +140,7 @@ def test_wrong_output_is_reported() -> None:
     assert "Got:\n    2" in run_python(blocks_of("```python\n>>> 1 + 1\n3\n```\n"))
 
 
-@pytest.mark.parametrize("markdown", ["```\nls\n```\n", "```yaml\na: 1\n```\n", "    indented\n"])
+@pytest.mark.parametrize("markdown", ["```\nls\n```\n", "```json\n{}\n```\n", "    indented\n"])
 def test_untested_language_is_refused(markdown: str) -> None:
     with pytest.raises(ValueError, match="would not be tested"):
         blocks_of(markdown)
@@ -136,6 +165,21 @@ def test_shell_operators_are_refused() -> None:
 def test_unknown_command_is_refused(words: list[str]) -> None:
     with pytest.raises(ValueError, match="does not know how to check"):
         run_command(words, "test: lint\n")
+
+
+def test_yaml_blocks_are_files_for_the_commands() -> None:
+    run_shell(blocks_of("```yaml\n# s.yaml\nname: s\nkind: exact\n```\n```sh\ncd s.yaml\n```\n"), "")
+    assert Path("s.yaml").read_text() == "# s.yaml\nname: s\nkind: exact\n"
+
+
+def test_yaml_without_a_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="begin a YAML block with its name"):
+        run_shell(blocks_of("```yaml\nname: s\n```\n"), "")
+
+
+def test_yaml_that_no_command_reads_must_be_a_study() -> None:
+    with pytest.raises(InputError, match="kind"):
+        run_shell(blocks_of("```yaml\n# s.yaml\nname: s\nkind: nothing\n```\n"), "")
 
 
 def test_failing_command_is_reported() -> None:

@@ -26,7 +26,9 @@ def reproduce(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where to write (default: attnlimit-out/reproduce).")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one a core).")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes (default: one a core; 1 for --quick).")
+    ] = None,
     names: Annotated[bool, typer.Option("--list", help="List the results and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,6 +82,9 @@ def _estimated(ready: Plan) -> Plan:
     """What it is and how long it will take, on standard error, before it starts."""
     say = f"{ready.result.name}: {ready.result.title}"
     err.print(say, style="bold", highlight=False, markup=False, soft_wrap=True)
+    if ready.quick:
+        err.print("Estimated time: under a minute (quick size).", highlight=False)
+        return ready
     ready = ready.estimated()
     found = ready.costs.values()
     points, tasks = sum(one.points for one in found), sum(one.tasks for one in found)
@@ -109,14 +114,13 @@ def duration(seconds: float) -> str:
 
 def _say(done: Reproduced) -> None:
     """The verdicts in plain words, and where the files are."""
-    grid = Table(title=escape(done.record["title"]), title_justify="left", box=None, header_style="bold")
-    grid.add_column("claim", ratio=1)
-    for column in ("predicted", "measured", "95 %", ""):
-        grid.add_column(column, justify="right")
+    grid = Table(title=escape(done.record["title"]), title_justify="left", box=None, show_header=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
     for one in done.verdicts:
-        colour = COLOURS[one.outcome.value]
-        cells = (_plain(one.predicted), _plain(one.measured), _interval(one))
-        grid.add_row(escape(one.claim), *map(escape, cells), f"[{colour}]{one.outcome.value}[/]")
+        numbers = f"predicted {_plain(one.predicted)}, measured {_plain(one.measured)}{_interval(one)}"
+        outcome = f"[{COLOURS[one.outcome.value]}]{one.outcome.value}[/]"
+        grid.add_row(outcome, f"{escape(one.claim)}\n[dim]{escape(numbers)}[/]")
     out.print(grid)
     for text in (*done.record["summary"], *dict.fromkeys(one.note for one in done.verdicts if one.note)):
         out.print(text, highlight=False, markup=False)
@@ -129,4 +133,4 @@ def _plain(value: float | str) -> str:
 
 
 def _interval(one: Verdict) -> str:
-    return "–" if one.interval is None else f"{one.interval[0]:.3g} … {one.interval[1]:.3g}"
+    return "" if one.interval is None else f" (95 %: {one.interval[0]:.3g} to {one.interval[1]:.3g})"

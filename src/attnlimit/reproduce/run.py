@@ -90,11 +90,15 @@ class Reproduced:
 
 
 def plan(name: str, *, quick: bool = False, out: str | Path = OUT, workers: int | None = None) -> Plan:
-    """The studies of a result, read and checked; nothing is run. A quick one has a folder of its own."""
+    """The studies of a result, read and checked; nothing is run.
+
+    A quick one has a folder of its own, and runs in this process unless `workers` are asked for: they would take longer to
+    start. Others have one process a core.
+    """
     from attnlimit.reproduce import find
 
     result = find(name)
-    count = cores() if workers is None else as_count(workers, "workers")
+    count = (1 if quick else cores()) if workers is None else as_count(workers, "workers")
     folder = Path(out) / (f"{name}-quick" if quick else name)
     return Plan(result, folder, {spec: load_spec(spec, quick=quick) for spec in result.specs}, quick, count)
 

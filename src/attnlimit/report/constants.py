@@ -1,0 +1,52 @@
+"""Constants of the published bounds against the radius R of the tokens' support."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnlimit.report.style import BLACK, BLUE, GREEN, ORANGE, axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def uniform_constant_figure(rows: Sequence[Mapping[str, Any]], confidence: float) -> Figure:
+    """√n times the largest error, measured, as n → ∞ at the edge, and proved; `rows` have R, C, C_error, edge, bound."""
+    figure, ax = axes()
+    R, C, error, edge, bound = (
+        np.array([row[name] for row in rows]) for name in ("R", "C", "C_error", "edge", "bound")
+    )
+    label = f"measured at n = {rows[0]['n']:,}, 95 % intervals"
+    ax.errorbar(R**2, C, yerr=1.96 * error, fmt="o", color=BLUE, markersize=5, capsize=3, label=label)
+    ax.plot(R**2, edge, "-", color=ORANGE, label="central limit theorem at ‖x‖ = R, exact")
+    ax.plot(R**2, bound, "--", color=GREEN, label=f"proved, with probability {confidence:g}")
+    ax.set(yscale="log", xlabel="R² (radius of tokens and queries, squared)")
+    ax.set_ylabel("C(R) = √n · largest error over ‖x‖ ≤ R")
+    ax.set_title("A straight line is exponential growth in R²", fontsize=10, loc="left")
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def moment_constant_figure(rows: Sequence[Mapping[str, Any]], rate: float) -> Figure:
+    """n^{1/(2(1+H²))} times the error of the outputs' mean and covariance; `rate` is that of the uniform constant."""
+    figure, ax = axes()
+    for k, statistic in enumerate(dict.fromkeys(row["statistic"] for row in rows)):
+        some = [row for row in rows if row["statistic"] == statistic]
+        R, C, error = (np.array([row[name] for row in some]) for name in ("R", "C", "C_error"))
+        style = {"color": (BLUE, ORANGE)[k], "fmt": "os"[k], "markersize": 5, "capsize": 3}
+        ax.errorbar(R, C, yerr=1.96 * error, label=f"{statistic}, measured, 95 % intervals", **style)
+        if k == 0:
+            bound = np.array([row["bound"] for row in some])
+            ax.plot(R, bound, "--", color=GREEN, label="proved for the map, averaged over queries")
+            fine = np.linspace(R.min(), R.max(), 200)
+            curve = C[0] * np.exp(rate * (fine**2 - R[0] ** 2))
+            ax.plot(fine, curve, ":", color=BLACK, label="the uniform constant's growth")
+            ax.set_ylim(min(row["C"] for row in rows) / 3, 30 * bound.max())
+    ax.set(xscale="log", yscale="log", xlabel="R (radius of the tokens)")
+    ax.set_ylabel("C'(R) = largest $n^{1/(2(1+H^2))}$ · rms error")
+    ax.set_title("A straight line is a power of R", fontsize=10, loc="left")
+    ax.legend(frameon=False, fontsize=9)
+    return figure

@@ -72,7 +72,7 @@ def test_missing_and_old_packages_are_named_with_the_line_that_installs_them(ins
 
 
 def test_complete_extras_ask_for_nothing(installed):
-    installed.setattr(module, "_version", lambda package: "99.0")
+    installed.setattr(module, "_version", lambda package: "9999.0")
     shown = run().stdout
     assert "missing" not in shown
     assert "pip install" not in shown

@@ -37,7 +37,9 @@ def downstream(
     tokens: Annotated[
         int | None, typer.Option(help="Tokens of an example (default: 256, or the run's).")
     ] = None,
-    examples: Annotated[int | None, typer.Option(help="Examples of the task.")] = 32,
+    examples: Annotated[
+        int | None, typer.Option(help="Examples of the task (default: 32 texts, 64 windows).")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Sampled runs, with seeds 0, 1, ….")] = 2,
     per_query: Annotated[
         bool,

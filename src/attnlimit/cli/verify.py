@@ -29,7 +29,7 @@ def verify(
     ] = None,
     windows: Annotated[int, typer.Option(help="Windows of text on which heads and layers are compared.")] = 8,
     examples: Annotated[
-        int | None, typer.Option(help="Examples of the task (default: all documents, or 64 windows).")
+        int | None, typer.Option(help="Examples of the task (default: 32 texts, 64 windows or all labels).")
     ] = None,
     slack: Annotated[
         float, typer.Option(help="How far a head's error may surely be above the predicted one.")
@@ -38,8 +38,9 @@ def verify(
         float, typer.Option(help="Loss allowed: accuracy lost, or relative growth of perplexity.")
     ] = 0.02,
     per_query: Annotated[
-        bool, typer.Option("--per-query", help="Draw keys for each query by itself, not for the whole text.")
-    ] = False,
+        bool,
+        typer.Option("--per-query/--shared", help="Keys of each query, or one order for the whole text."),
+    ] = True,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …")] = None,
     as_json: AsJson = False,

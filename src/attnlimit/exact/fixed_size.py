@@ -13,7 +13,7 @@ one key has all the weight (the chance to miss it, 1 − n/R).
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from attnlimit.errors import InputError
@@ -25,7 +25,7 @@ from attnlimit.exact.populations import score_atoms
 def fixed_size_squares(
     scores: Float[Tensor, "m keys"],
     values: Float[Tensor, "keys p"],
-    n: Float[Tensor, " k"],
+    n: Shaped[Tensor, " k"],
     *,
     kept: Bool[Tensor, "m keys"] | None = None,
     hidden: Bool[Tensor, "m keys"] | None = None,

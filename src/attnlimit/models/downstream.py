@@ -115,7 +115,7 @@ def downstream_curve(
     task: Task | None = None,
     examples: int | None = None,
     horizons: Array | None = None,
-    per_query: bool = False,
+    per_query: bool = True,
     level: float = 0.95,
     batch: int = 16,
     progress: Progress | None = None,

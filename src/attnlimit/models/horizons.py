@@ -35,6 +35,7 @@ def example_horizons(
 
     chosen = task_for(loaded) if task is None else task
     tokenizer, length = loaded.need_tokenizer(), longest(loaded.model, tokens)
+    examples = chosen.enough if examples is None else examples
     run = TaskRun(loaded.model, tokenizer, as_documents(texts), length, examples, batch, progress)
     rows = chosen.rows(run)
     total = torch.zeros(len(rows) // chosen.rows_each, dtype=torch.float64)

@@ -43,7 +43,7 @@ def probe(
     windows: Int[Tensor, "windows tokens"],
     seeds: Sequence[int],
     *,
-    per_query: bool = False,
+    per_query: bool = True,
     progress: Callable[[int, int], object] | None = None,
 ) -> Probe:
     """Run both models over every window, the sampled one once for each seed. One window is held at a time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,14 +14,24 @@ from torch.nn.functional import cross_entropy, normalize
 
 from attnlimit.errors import InputError
 from attnlimit.models.load import Loaded
-from attnlimit.models.text import Document, as_documents, special_tokens, token_ids, token_windows
-from attnlimit.numerics.inputs import as_count
+from attnlimit.models.task_run import Progress, TaskRun, longest, positions
+from attnlimit.models.text import Document, as_documents, special_tokens, token_ids
 
-Progress = Callable[[int, int], object]
-WINDOWS = 64
-"""Windows that are enough for a task, unless told otherwise."""
-LOGITS_AT_ONCE = 2**26
-"""Entries of the largest block of logits: 256 MB in float32."""
+__all__ = [
+    "TASKS",
+    "Continuation",
+    "Labels",
+    "MaskedTokens",
+    "Perplexity",
+    "Progress",
+    "Retrieval",
+    "Task",
+    "TaskResult",
+    "TaskRun",
+    "longest",
+    "positions",
+    "task_for",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,6 +75,8 @@ class Task(ABC):
     logarithmic: ClassVar[bool] = False
     rows_each: ClassVar[int] = 1
     """Rows of tokens that make an example."""
+    enough: ClassVar[int | None] = 64
+    """Examples, unless told otherwise; None: all."""
 
     def evaluate(
         self,
@@ -78,7 +90,9 @@ class Task(ABC):
         progress: Progress | None = None,
     ) -> TaskResult:
         """Run the model over examples of at most `tokens` tokens, `batch` at a time. `most` limits the examples: 64
-        windows, or all documents, by default. `progress` is called with (batches done, batches in all)."""
+        windows, 32 texts to tell apart or all labelled ones by default. `progress` is called with (batches done, batches
+        in all)."""
+        most = self.enough if most is None else most
         run = TaskRun(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
         with torch.no_grad():
             per_example, extra = self.measure(run)
@@ -94,84 +108,6 @@ class Task(ABC):
         """The tokens that the model reads, example by example."""
         found: list[list[int]] = run.windows().tolist()
         return found
-
-
-def positions(model: Any) -> int | None:
-    """How many positions the model has, if it has a number of them."""
-    found = [getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    limits = [most for most in found if isinstance(most, int)]
-    for name, module in getattr(model, "named_modules", tuple)():
-        # RoBERTa and its kin count positions from their padding index on
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            limits.append(module.num_embeddings - module.padding_idx - 1)
-    return min(limits, default=None)
-
-
-def longest(model: Any, tokens: int) -> int:
-    """`tokens`, if the model has that many positions."""
-    tokens, most = as_count(tokens, "tokens"), positions(model)
-    if most is not None and tokens > most:
-        raise InputError(
-            f"tokens is {tokens}, but {type(model).__name__} has only {most} positions: ask for at most {most}."
-        )
-    return tokens
-
-
-@dataclass(frozen=True)
-class TaskRun:
-    """The model, the texts, and how to go through them."""
-
-    model: Any
-    tokenizer: Any
-    documents: list[Document]
-    tokens: int
-    most: int | None
-    batch: int
-    progress: Progress | None
-
-    def windows(self) -> Tensor:
-        return token_windows(
-            self.tokenizer, self.documents, self.tokens, most=WINDOWS if self.most is None else self.most
-        )
-
-    def first_documents(self) -> list[Document]:
-        return self.documents[: None if self.most is None else as_count(self.most, "most")]
-
-    def blocks(self, rows: Tensor, logits: bool = True) -> Iterator[Tensor]:
-        """Rows of equal length, a batch at a time, on the model's device."""
-        size = as_count(self.batch, "batch")
-        if logits:
-            vocabulary = int(getattr(self.model.config, "vocab_size", 1))
-            size = min(size, max(1, LOGITS_AT_ONCE // (rows.shape[1] * vocabulary)))
-        parts = rows.split(size)
-        for done, part in enumerate(parts, 1):
-            yield part.to(self.model.device)
-            self._tell(done, len(parts))
-
-    def padded(self, rows: Sequence[list[int]]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """(places of the rows, inputs) of rows of any length, similar ones together, padded on the right."""
-        pad = self.tokenizer.pad_token_id
-        # without a padding token a classifier cannot tell the last token of a row: one row at a time
-        size = 1 if pad is None else as_count(self.batch, "batch")
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        parts = [order[start : start + size] for start in range(0, len(order), size)]
-        device = self.model.device
-        for done, places in enumerate(parts, 1):
-            width = max(len(rows[place]) for place in places)
-            ids = torch.full((len(places), width), 0 if pad is None else pad)
-            mask = torch.zeros_like(ids)
-            for row, place in enumerate(places):
-                ids[row, : len(rows[place])] = torch.tensor(rows[place])
-                mask[row, : len(rows[place])] = 1
-            yield (
-                torch.tensor(places),
-                {"input_ids": ids.to(device), "attention_mask": mask.to(device)},
-            )
-            self._tell(done, len(parts))
-
-    def _tell(self, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(done, total)
 
 
 class Perplexity(Task):
@@ -251,7 +187,7 @@ class Retrieval(Task):
     """
 
     name, unit = "retrieval accuracy", "share of halves whose nearest half is of the same text"
-    rows_each = 2
+    rows_each, enough = 2, 32
 
     def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         embedded = normalize(self._embed(run, self.rows(run)), dim=-1)
@@ -310,6 +246,7 @@ class Labels(Task):
     """Share of texts that get their own label; needs documents with labels (.jsonl with "label")."""
 
     name, unit = "label accuracy", "share of texts"
+    enough = None
 
     def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
         found = run.first_documents()

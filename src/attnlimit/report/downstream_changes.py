@@ -19,12 +19,12 @@ MARKERS = "osD^vP"
 
 
 def changes_figure(
-    layers: Mapping[int, Sequence[float]],
+    layers: Mapping[int, Sequence[Sequence[float]]],
     changes: Mapping[str, DownstreamCurve],
     tasks: Mapping[str, DownstreamCurve],
     note: str = "",
 ) -> Figure:
-    """`layers`: keys → relative error behind each layer, of the first model; `changes` and `tasks`: curves by the words
+    """`layers`: keys → relative errors behind each layer for each seed, of the first model; `changes` and `tasks`: curves by the words
     that name them."""
     figure, (first, second, third) = panels(3, 13.0, 4.4)
     _layers(first, layers, next(iter(changes)))
@@ -33,9 +33,9 @@ def changes_figure(
             _line(ax, curve.share, curve.values, name, k)
             if ax is third:
                 ax.axhline(curve.full.value, color=COLOURS[k], linestyle=":", linewidth=1)
-    second.set(ylabel="change, 95 % intervals", yscale="log")
+    second.set(ylabel="relative change, or KL in nats, 95 % intervals", yscale="log")
     second.set_title("Outputs", fontsize=10, loc="left")
-    third.set(ylabel="task, 95 % intervals", ylim=(0, 1.05))
+    third.set(ylabel="task (share), 95 % intervals", ylim=(0, 1.4), yticks=np.linspace(0, 1, 6))
     third.set_title("Task (dotted: all keys)", fontsize=10, loc="left")
     for ax in (second, third):
         _shares(ax)
@@ -61,15 +61,27 @@ def thirds_figure(change: DownstreamCurve, task: DownstreamCurve, note: str = ""
     return figure
 
 
-def _layers(ax: Axes, layers: Mapping[int, Sequence[float]], name: str) -> None:
+def _layers(ax: Axes, layers: Mapping[int, Sequence[Sequence[float]]], name: str) -> None:
     from matplotlib import colormaps
 
     shades = colormaps["viridis"](np.linspace(0.0, 0.92, len(layers)))
-    for (keys, errors), shade in zip(sorted(layers.items()), shades, strict=True):
-        ax.plot(range(1, len(errors) + 1), errors, "o-", color=shade, markersize=4, label=f"{keys} keys")
+    for (keys, seeds), shade in zip(sorted(layers.items()), shades, strict=True):
+        errors = np.array(seeds)
+        middle = np.sqrt(np.square(errors).mean(0))
+        span: Any = [middle - errors.min(0), errors.max(0) - middle]
+        ax.errorbar(
+            range(1, len(middle) + 1),
+            middle,
+            yerr=span,
+            fmt="o-",
+            color=shade,
+            markersize=4,
+            capsize=3,
+            label=f"{keys} keys",
+        )
     ax.set(xlabel="layer", ylabel="relative rms error of its hidden states", ylim=(0, None))
     ax.set_title(f"Layers: {name}", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=8)
+    ax.legend(frameon=False, fontsize=8, title="bars: range over seeds", title_fontsize=7)
 
 
 def _line(ax: Axes, share: Sequence[float], values: Sequence[Estimate], label: str, k: int) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+NAMES = {
+    "without-replacement": "different keys",
+    "window-importance": "random keys that stand for the rest",
+}
 SHOWN = 5
 """Curves in the right panel, from the lowest to the highest horizon."""
 WIDEST = 3.0
@@ -75,7 +79,7 @@ def _slopes(
         )
     if other:
         found = [(min(one["horizon"], most), one["exponent"]) for one in other if one["exponent"] is not None]
-        name = other[0]["policy"].replace("-", " ")
+        name = NAMES.get(other[0]["policy"], other[0]["policy"])
         ax.plot(*zip(*found, strict=True), "x", color="0.45", markersize=4, label=name, zorder=1)
     ax.plot(
         fine,

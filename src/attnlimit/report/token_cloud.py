@@ -47,7 +47,9 @@ def _coverage(ax: Axes, point: Mapping[str, Any]) -> None:
     for name, words, colour, marker in names:
         half = 1.96 * np.array(point[f"{name}_standard_error"])
         ax.errorbar(n, point[name], yerr=half, fmt=marker, color=colour, markersize=4, capsize=3, label=words)
-    ax.plot(n, point["predicted"], "-", color=BLACK, linewidth=1, label="(N − n)/(n(N − 1))")
+    fine, total = np.geomspace(n[0], n[-1], 100), point["points"]
+    predicted = (total - fine) / (fine * (total - 1))
+    ax.plot(fine, predicted, "-", color=BLACK, linewidth=1, label="predicted: (N − n)/(n(N − 1))")
     ax.set(
         xscale="log",
         yscale="log",

@@ -25,8 +25,7 @@ def figure(runs: Runs) -> Figure:
         heads.chosen(point, "iid"),
         point["sizes"],
         f"{heads.short_weights(point)}, {point['tokens']} tokens, independent keys",
-        f"{point['weights']} {point['passages']} passages × {point['queries']} queries, "
-        f"{point['replicates']} replicates.",
+        heads.foot(point),
         heads.chosen(point, "without-replacement"),
     )
 

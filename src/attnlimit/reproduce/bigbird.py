@@ -42,8 +42,7 @@ def _figure(point: dict[str, Any], policy: str, words: str, other: Any) -> Figur
         heads.chosen(point, policy),
         point["sizes"],
         f"{heads.short_weights(point)}, {point['tokens']} tokens,\n{words}",
-        f"{point['weights']} {point['passages']} passages × {point['queries']} queries, "
-        f"{point['replicates']} replicates.",
+        heads.foot(point),
         other,
     )
 

@@ -49,7 +49,10 @@ def margin(heads: Heads, which: str) -> Verdict:
     over = np.array([one["exponent"] - published_of(one) for one in heads])
     mean, interval = mean_with_interval(over)
     return at_least(
-        f"no slower than published: fitted minus published exponent, {which}", 0.0, mean, interval
+        f"no slower than published: fitted minus published exponent is at least 0, {which}",
+        0.0,
+        mean,
+        interval,
     )
 
 
@@ -76,7 +79,7 @@ def falls_with_horizon(heads: Heads, which: str) -> Verdict:
     drawn = generator.integers(len(pairs), size=(RESAMPLES, len(pairs)))
     ranks = [float(stats.spearmanr(pairs[rows]).statistic) for rows in drawn if len(set(rows.tolist())) > 2]
     low, high = np.quantile(ranks, [0.025, 0.975])
-    claim = f"slower the larger the horizon: rank correlation of exponent and H, {which}"
+    claim = f"slower the larger the horizon: rank correlation of exponent and H is below 0, {which}"
     return at_most(claim, 0.0, float(stats.spearmanr(pairs).statistic), (float(low), float(high)))
 
 
@@ -86,7 +89,7 @@ def nearer(heads: Heads, which: str) -> Verdict:
     fitted = np.array([one["exponent"] for one in heads])
     published = np.array([published_of(one) for one in heads])
     mean, interval = mean_with_interval(np.abs(fitted - sharp) - np.abs(fitted - published))
-    claim = f"ours: nearer to the sharp exponent than to the published one: difference of distances, {which}"
+    claim = f"ours: nearer to the sharp exponent than to the published one: difference of distances is below 0, {which}"
     note = "Both exponents are limits n → ∞ of Gaussian tokens; real heads at these n are neither."
     return at_most(claim, 0.0, mean, interval, note=note)
 
@@ -116,6 +119,12 @@ def short_weights(point: dict[str, Any]) -> str:
     return {"packaged-bert": "packaged BERT (MiniLM-L6)"}.get(
         point["model"], f"{point['model']}: random weights" if "random" in point["model"] else point["model"]
     )
+
+
+def foot(point: dict[str, Any]) -> str:
+    """Weights and sizes, for the foot of a figure."""
+    some = "1 passage" if point["passages"] == 1 else f"{point['passages']} passages"
+    return f"{point['weights']} {some} × {point['queries']} queries, {point['replicates']} replicates."
 
 
 def table(runs: Runs) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def _nearer(point: dict[str, Any]) -> Verdict:
     ratio = last / first
     half = NORMAL * ratio * float(np.hypot(errors[0] / first, errors[-1] / last))
     sizes = point["n"]
-    claim = f"subsamples cover the cloud: distance to the nearest member, {sizes[-1]} tokens over {sizes[0]}"
+    claim = f"subsamples cover the cloud: distance to the nearest member, {sizes[-1]} tokens over {sizes[0]}, is below 1"
     note = "Draws are nested, so the interval of the ratio is on the wide side."
     return at_most(claim, 1.0, ratio, (ratio - half, ratio + half), note=note)
 

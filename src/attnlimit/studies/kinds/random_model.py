@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attnlimit.models.load import Loaded, load, packaged_bert
+from attnlimit.models.load import Loaded, packaged_bert
 
 HEADS, LAYERS, WIDTH = 4, 2, 64
 LOW, HIGH = 1.2, 12.0
@@ -23,7 +23,7 @@ def random_model(name: str) -> Loaded:
     tokenizer is the packaged BERT's. The same weights every time."""
     import transformers
 
-    tokenizer = load(packaged_bert()).need_tokenizer()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(packaged_bert(), local_files_only=True)
     kind = CLASSES[name]
     big = "BigBird" in kind
     settings: dict[str, Any] = {

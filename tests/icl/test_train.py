@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnlimit.errors import InputError, NotKnown
+from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.icl import (
     Classification,
     Diverged,
     LinearRegression,
     MixtureDenoising,
+    Prompts,
     Task,
     Training,
     ar1,
@@ -21,6 +22,7 @@ from attnlimit.icl.batches import TRAINING, draw, stream
 from attnlimit.icl.optimizers import OPTIMIZERS
 from attnlimit.icl.plan import checked_plan
 from attnlimit.icl.training import over_seeds
+from attnlimit.measures import Laplace
 
 SMALL = {"steps": 30, "lr": 0.05, "batch": 16, "reports": [10, 20], "evaluation": 64, "generator": 3}
 
@@ -88,8 +90,7 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("attention", "optimizer"), [("softmax", "adam"), ("linear", "momentum")])
 def test_a_stopped_run_goes_on_bit_for_bit(attention: str, optimizer: str) -> None:
     options = SMALL | {"attention": attention, "optimizer": optimizer, "seeds": 2, "test_lengths": (5,)}
     task = LinearRegression(2)
@@ -150,7 +151,7 @@ def test_parameters_and_gradients_approach_the_infinite_flow_as_prompts_grow() -
     """Lengths 16 times apart: if gaps fall as 1/L they shrink 16-fold, if as 1/√L 4-fold; asked for is 3-fold. For
     long prompts the risk along training is that of the flow, up to the error of steps of 0.02."""
     task, lengths = LinearRegression(2, ar1(2, 0.5)), (8, 128, 2048)
-    options = {"attention": "linear", "lr": 0.02, "steps": 800, "seeds": 3, "reports": 8, "evaluation": 1024}
+    options = {"attention": "linear", "lr": 0.02, "steps": 600, "seeds": 2, "reports": 6, "evaluation": 1024}
     run = train(task, lengths, variance_reduction="control", **options)
     assert run.parameter_gap is not None
     assert run.flow_risk is not None
@@ -164,7 +165,7 @@ def test_parameters_and_gradients_approach_the_infinite_flow_as_prompts_grow() -
 
 def test_softmax_and_linear_attention_agree_for_long_prompts() -> None:
     task = LinearRegression(2, noise=0.1)
-    options = {"lr": 0.05, "steps": 400, "seeds": 2, "reports": 2, "evaluation": 2048, "schedule": "cosine"}
+    options = {"lr": 0.1, "steps": 150, "batch": 64, "reports": 2, "evaluation": 2048, "schedule": "cosine"}
     soft = train(task, (8, 1024), **options)
     flat = train(task, (8, 1024), attention="linear", **options)
     apart = (soft.risk[-1] - flat.risk[-1]).abs().mean(0)
@@ -199,26 +200,27 @@ def test_other_tasks_are_trained_too(task: Task, attention: str) -> None:
 
 
 def test_control_variates_leave_the_mean_and_lower_the_noise_of_gradients() -> None:
-    """From one start, one step of 60 seeds: means agree within 4.5 standard errors (false alarms: 6e-5 for nine entries)."""
+    """From one start, one step of 30 seeds: means agree within 5 standard errors (false alarms: 7e-6 for a t with 50 degrees
+    of freedom, 7e-5 for nine entries)."""
     task = LinearRegression(2)
     start = (torch.eye(2, dtype=torch.float64), 0.5)
     options = {
         "steps": 1,
         "lr": 1.0,
-        "seeds": 300,
+        "seeds": 30,
         "reports": 2,
         "evaluation": 16,
         "init": start,
-        "batch": 16,
+        "batch": 128,
     }
     plain = train(task, 100, **options)
     less = train(task, 100, variance_reduction="control", **options)
     moved, still = (torch.stack([r.U[1, :, 0], r.V[1, :, 0]], 1).flatten(1) for r in (plain, less))
     assert float(still.var(0).sum()) < 0.6 * float(moved.var(0).sum())
-    noise = ((moved.var(0) + still.var(0)) / 60).sqrt()
+    noise = ((moved.var(0) + still.var(0)) / 30).sqrt()
     z = (moved.mean(0) - still.mean(0)).abs()[noise > 1e-9] / noise[noise > 1e-9]
     assert z.numel() == 9
-    assert float(z.max()) < 4.5
+    assert float(z.max()) < 5
 
 
 def test_adam_follows_no_flow() -> None:
@@ -321,3 +323,35 @@ def test_checkpoints_of_other_runs_and_other_files_are_refused() -> None:
         train(task, 4, checkpoint="other.safetensors", **SMALL)
     with pytest.raises(InputError, match=r"There is no folder nowhere to write run\.safetensors"):
         train(task, 4, checkpoint="nowhere/run.safetensors", **SMALL)
+
+
+class LaplaceMean(Task):
+    """Laplace tokens around a task vector: their CGF ends at |a| = 1."""
+
+    token_dim = 2
+
+    def _draw(self, batch: int, length: int, generator: torch.Generator, dtype: torch.dtype) -> Prompts:
+        signed = torch.rand(batch, length, 2, generator=generator, dtype=dtype) - 0.5
+        tokens = -signed.sign() * (1 - 2 * signed.abs()).log()
+        query = torch.ones(batch, 2, dtype=dtype)
+        return Prompts(tokens, query, query[:, 0], query)
+
+    def prompt_law(self, vector: torch.Tensor) -> Laplace:
+        return Laplace(2, 1.0)
+
+
+def test_a_path_that_leaves_the_domain_of_the_limit_is_stopped_with_its_step() -> None:
+    options = {"steps": 40, "reports": [3, 6, 9, 30], "batch": 8, "evaluation": 16}
+    start = (0.3 * torch.eye(2).double(), torch.eye(2).double())
+    with pytest.raises(LimitDoesNotExist, match=r"Training stops at step \d+ of 40: "):
+        train(LaplaceMean(), 5, init=start, optimizer="adam", lr=0.1, **options)
+    with pytest.raises(LimitDoesNotExist, match="at time t = 0: No limit"):
+        train(LaplaceMean(), 5, init=(torch.eye(2).double(), torch.eye(2).double()), lr=0.1, **options)
+
+
+def test_models_that_were_not_trained_are_not_given() -> None:
+    run = train(LinearRegression(2), (4, 6), **SMALL)
+    with pytest.raises(
+        InputError, match="No model was trained for length 5, seed 0: there are lengths 4, 6 and seeds 0 to 0"
+    ):
+        run.weights(5)

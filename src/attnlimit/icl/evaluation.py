@@ -13,8 +13,8 @@ from attnlimit.icl.infinite import infinite_risk
 from attnlimit.icl.plan import Plan, has_exact_risk
 from attnlimit.icl.pulls import finite_losses, finite_pull, infinite_pull
 
-PARTS = 16
-"""The evaluation prompts come in so many parts, whose spread gives standard errors."""
+PARTS, AT_ONCE = 16, 2**23
+"""Evaluation prompts come in parts, whose spread gives standard errors: at least so many, of at most so many numbers."""
 
 
 class Report(NamedTuple):
@@ -40,14 +40,16 @@ def evaluate(plan: Plan, theta: Float[Tensor, "2 S M D D"], workers: int = 1) ->
     """
     U, V = theta.to(plan.dtype)
     lengths = plan.lengths + plan.test_lengths
-    size = -(-plan.evaluation // PARTS)
+    numbers = plan.seeds * plan.evaluation * max(lengths) * plan.task.token_dim
+    parts = max(PARTS, -(-numbers // AT_ONCE))
+    size = -(-plan.evaluation // parts)
 
     def prompts(part: int) -> Batch:
         generators = [stream(plan.base, EVALUATION, seed, part, plan.device) for seed in range(plan.seeds)]
         return draw(plan.task, plan.attention, lengths, size, generators, plan.dtype)
 
     losses, tests, gradients = [], [], []
-    for batch in ahead(prompts, range(PARTS), workers):
+    for batch in ahead(prompts, range(parts), workers):
         finite = finite_pull(plan.task, U, V, batch, plan.lengths)
         limit = infinite_pull(plan.task, U, V, batch)
         far = limit.loss if has_exact_risk(plan.task) else torch.zeros_like(limit.loss)
@@ -58,13 +60,13 @@ def evaluate(plan: Plan, theta: Float[Tensor, "2 S M D D"], workers: int = 1) ->
     exact = infinite_risk(plan.task, *theta)
     offset = exact if has_exact_risk(plan.task) else torch.zeros_like(exact)
     loss, gradient = torch.stack(losses), torch.stack(gradients)
-    noise = gradient.var(0).sum((0, -2, -1)) / PARTS
+    noise = gradient.var(0).sum((0, -2, -1)) / parts
     square = gradient.mean(0).square().sum((0, -2, -1)) - noise
     test = torch.stack(tests).mean(0) + offset[..., None] if tests else exact.new_empty(*exact.shape, 0)
     return Report(
         theta.clone(),
         offset + loss.mean(0),
-        loss.std(0) / PARTS**0.5,
+        loss.std(0) / parts**0.5,
         exact,
         square.clamp_min(0).sqrt(),
         test,

@@ -31,7 +31,8 @@ def softmax_moments(
 ) -> tuple[Means, Covs]:
     """Mean and covariance of each row's first lengths[m] tokens under softmax weights of a[:, m].
 
-    In float32 on a CPU one compiled pass over the tokens serves all M models; else a model at a time.
+    In float32 on a CPU one compiled pass over the tokens serves all M models; else a model at a time. The pass takes the
+    covariance as a second moment less the mean's square, so tokens should lie around zero, not far from it.
     """
     if tokens.dtype == torch.float32 and tokens.device.type == "cpu" and has_numba():
         mean, cov = torch.empty_like(a), a.new_empty(*a.shape, a.shape[-1])

@@ -37,8 +37,8 @@ def infinite_pull(task: Task, U: Models, V: Models, batch: Batch) -> Pull:
     """The same on infinite prompts with the batch's task vectors, queries and targets."""
     if batch.root is not None:  # white noise tilted by α has mean α and covariance I
         return _pull(task, V, batch, _scores(U, batch), None)
-    with torch.enable_grad():
-        U, V = U.detach().requires_grad_(), V.detach().requires_grad_()
+    with torch.enable_grad():  # in float64, which laws of a task's own may be in
+        U, V = U.detach().double().requires_grad_(), V.detach().double().requires_grad_()
         loss = torch.stack([_infinite_loss(task, *part) for part in zip(U, V, _prompts(batch), strict=True)])
         gradients = torch.autograd.grad(loss.sum(), (U, V))
     return Pull(loss.detach(), *gradients)
@@ -97,7 +97,7 @@ def _per_model(rows: Float[Tensor, "R M D"], seeds: int) -> Float[Tensor, "S M B
 
 
 def _prompts(batch: Batch) -> list[Prompts]:
-    parts = zip(batch.query, batch.target, batch.vector, strict=True)
+    parts = zip(batch.query.double(), batch.target.double(), batch.vector.double(), strict=True)
     return [Prompts(query[:, None], query, target, vector) for query, target, vector in parts]
 
 

@@ -51,6 +51,9 @@ class TaskRuns:
         curves = [
             (attention, what, v) for attention, run in self.runs.items() for what, v in _falling(run).items()
         ]
+        if len(self.runs) == 2:
+            apart = self.runs["softmax"].risk[-1] - self.runs["linear"].risk[-1]
+            curves.append(("both", "risk of softmax less that of linear attention", apart))
         if self.transferred is not None:
             curves.append(
                 ("softmax", "exact risk of the infinite-prompt solution", self.transferred.risk[None])

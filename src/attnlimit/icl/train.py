@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.errors import LimitDoesNotExist
 from attnlimit.icl import checkpoints
 from attnlimit.icl.batches import TRAINING, Batch, ahead, draw, stream
 from attnlimit.icl.descent import TOO_FAR, Diverged
@@ -107,9 +108,13 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not resume:
         path.unlink(missing_ok=True)
+    times = _flow_times(plan)
+    paths = (
+        None if times is None else _flows(plan, times[times > 0])
+    )  # first: what has no limit is refused at once
     with _shared_threads() as workers, torch.no_grad():
         made = _run(plan, path, workers, progress)
-    return _gathered(plan, made)
+    return _gathered(plan, made, times, paths)
 
 
 def _run(plan: Plan, path: Path | None, workers: int, progress: Progress | None) -> list[Report]:
@@ -117,7 +122,7 @@ def _run(plan: Plan, path: Path | None, workers: int, progress: Progress | None)
     done, theta, state, made = _restored(plan, path)
     optimizer, bound = named(plan.optimizer), _bound(plan)
     if not made:
-        made.append(evaluate(plan, theta, workers))
+        made.append(_reported(plan, theta, workers, 0))
     saved = monotonic()
     batches = ahead(lambda step: _batch(plan, step), range(done + 1, plan.steps + 1), workers)
     for step, batch in enumerate(batches, done + 1):
@@ -126,13 +131,20 @@ def _run(plan: Plan, path: Path | None, workers: int, progress: Progress | None)
         _check(plan, theta, bound, step)
         report = step in plan.reports
         if report:
-            made.append(evaluate(plan, theta, workers))
+            made.append(_reported(plan, theta, workers, step))
         if path is not None and (report or monotonic() - saved > SAVE_EVERY):
             _save(path, plan, step, theta, state, made)
             saved = monotonic()
         if progress is not None and (report or step % 50 == 0):
             progress(step, plan.steps)
     return made
+
+
+def _reported(plan: Plan, theta: Thetas, workers: int, step: int) -> Report:
+    try:
+        return evaluate(plan, theta, workers)
+    except LimitDoesNotExist as reason:
+        raise LimitDoesNotExist(f"Training stops at step {step} of {plan.steps}: {reason}") from reason
 
 
 def _batch(plan: Plan, step: int) -> Batch:
@@ -194,16 +206,16 @@ def _save(path: Path, plan: Plan, step: int, theta: Thetas, state: State, made: 
     checkpoints.write(path, plan.fingerprint(), step, {"theta": theta, **kept, **stacked})
 
 
-def _gathered(plan: Plan, made: list[Report]) -> Training:
+def _gathered(
+    plan: Plan, made: list[Report], times: Float[Tensor, " R"] | None, paths: list[FlowPath] | None
+) -> Training:
     parts = {
         name: torch.stack(list(v)).cpu()
         for name, v in zip(Report._fields, zip(*made, strict=True), strict=True)
     }
     theta = parts.pop("theta")
-    times = _flow_times(plan)
     flow_risk = gap = None
-    if times is not None:
-        paths = _flows(plan, times[times > 0])
+    if paths is not None:
         followed = torch.stack([torch.stack([path.U, path.V], 1) for path in paths], 1)  # (R − 1, S, 2, D, D)
         followed = torch.cat([plan.starts[None], followed]).movedim(2, 1)[:, :, :, None]
         gap = (theta - followed).square().sum((1, -2, -1)).sqrt()

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
+from attnlimit.errors import InputError
 from attnlimit.icl.tasks import Task
 from attnlimit.icl.weights import Weights
-from attnlimit.numerics.inputs import as_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,13 @@ class Training:
 
     def weights(self, length: int, seed: int = 0) -> Weights:
         """The trained model."""
-        place = self.lengths.index(as_count(length, "length"))
+        seeds = self.risk.shape[1]
+        if length not in self.lengths or not 0 <= seed < seeds:
+            raise InputError(
+                f"No model was trained for length {length}, seed {seed}: there are lengths "
+                f"{', '.join(map(str, self.lengths))} and seeds 0 to {seeds - 1}."
+            )
+        place = self.lengths.index(length)
         return Weights(self.U[-1, seed, place], self.V[-1, seed, place])
 
     def rows(self) -> Iterator[dict[str, Any]]:

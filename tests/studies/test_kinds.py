@@ -77,7 +77,9 @@ def test_half_widths_are_those_of_the_intervals():
     assert half_width(what, few, "slope", 0.95) == math.inf
     rows = torch.tensor([row for one in results for row in one["squares"]], dtype=torch.float64)
     relative = rows.std(0) / 12**0.5 / (2 * rows.mean(0))  # delta method for the root of a mean
-    assert half_width(what, results, "error", 0.95) == pytest.approx(2.200985 * float(relative.max()), rel=1e-6)
+    assert half_width(what, results, "error", 0.95) == pytest.approx(
+        2.200985 * float(relative.max()), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,10 @@ def test_every_law_can_be_named(law, dtype):
         {"statistic": "moment", "order": 2},
         {"statistic": "sup", "radius": 1.0, "restarts": 2},
         *(
-            {"policy": policy, "law": {"name": "population", "tokens": 300, "law": {"name": "ball", "dim": 2}}}
+            {
+                "policy": policy,
+                "law": {"name": "population", "tokens": 300, "law": {"name": "ball", "dim": 2}},
+            }
             for policy in ("without-replacement", "bernoulli", "prefix", "block", "stratified")
         ),
         {

@@ -63,7 +63,11 @@ def test_identities_are_those_of_the_resolved_task():
     same = GOOD.replace("cov: 0.5", "cov: 5e-1, mean: null").replace("horizon: 1}", "horizon: 3}")
     same = same.replace("name: gaussian\n", "name: other\nabout: the same\n", 1)
     assert [task.id for task in all_tasks(load_study(written(same)))] == ids
-    for change in (("cov: 0.5", "cov: 0.51"), ("replicates", "seed: 1\nreplicates"), ("chunk: 10", "chunk: 5")):
+    for change in (
+        ("cov: 0.5", "cov: 0.51"),
+        ("replicates", "seed: 1\nreplicates"),
+        ("chunk: 10", "chunk: 5"),
+    ):
         other = {task.id for task in all_tasks(load_study(written(GOOD.replace(*change))))}
         assert not other & set(ids), change
 
@@ -106,7 +110,10 @@ def test_quick_takes_what_the_study_says():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("kind: convergence", "kind: guess"), r"study.yaml: line 2, kind: must be one of convergence, exact, .*; got 'guess'"),
+        (
+            ("kind: convergence", "kind: guess"),
+            r"study.yaml: line 2, kind: must be one of convergence, exact, .*; got 'guess'",
+        ),
         (("replicates: 20", "replicate: 20"), r"line 10, replicate: there is no such field"),
         (("cov: 0.5", "covariance: 0.5"), r"line 4, law.gaussian.covariance: there is no such field"),
         (("dim: 2", "dim: 0"), r"line 4, law.gaussian.dim: .*greater than 0"),
@@ -132,7 +139,10 @@ def test_quick_takes_what_the_study_says():
             r"the point head.horizon = 0.5, policy = block cannot be run: policy 'block' draws from a finite population",
         ),
         (("law: {name: gaussian", "law: {name: cauchy"), r"line 4, law: .*'gaussian'"),
-        (("replicates: 20", "replicates: 20\nreplicates: 30"), r"line 11: 'replicates' was given before, in line 10"),
+        (
+            ("replicates: 20", "replicates: 20\nreplicates: 30"),
+            r"line 11: 'replicates' was given before, in line 10",
+        ),
     ],
 )
 def test_bad_specifications_name_the_line_and_the_field(change, message):
@@ -166,7 +176,9 @@ def test_yaml_builds_no_objects(text):
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize("name", ["../up", "/tmp/x", "a/../../b", "..", ".hidden", "a\\b", "", "x" * 65, "a b"])
+@pytest.mark.parametrize(
+    "name", ["../up", "/tmp/x", "a/../../b", "..", ".hidden", "a\\b", "", "x" * 65, "a b"]
+)
 def test_no_name_leads_out_of_the_run_directory(name):
     with pytest.raises(InputError, match="line 1, name"):
         load_study(written(GOOD.replace("name: gaussian", f"name: {json.dumps(name)}", 1)))

@@ -12,13 +12,14 @@ from attnlimit.studies.spec import Study
 from attnlimit.studies.tables import export, replacing, write_summary
 from attnlimit.studies.view import StudyRun
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the compiled one, where there is one
 STUDY, MACHINE, SUMMARY, TABLE = "study.yaml", "machine.json", "summary.json", "results.parquet"
 
 
 def describe(folder: Path, study: Study, sessions: list[dict[str, Any]]) -> None:
     """The resolved study, and versions and hardware of every session."""
     with replacing(folder / STUDY) as new:
-        told = yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        told = yaml.dump(study.model_dump(mode="json"), Dumper=DUMPER, sort_keys=False, allow_unicode=True)
         new.write_text(
             f"# Resolved: every field is here. `attnlimit sweep {STUDY}` runs it again.\n{told}", "utf-8"
         )

@@ -182,13 +182,9 @@ class Store:
         return not self._dirty
 
     def close(self) -> None:
-        """Leave one plain file, which opens anywhere; while somebody reads, the write-ahead log stays beside it."""
         with said(self.path.parent):
             if self._wal is not None:
                 os.close(self._wal)
-            self.connection.execute("PRAGMA busy_timeout = 0")
-            with suppress(sqlite3.OperationalError):
-                self.connection.execute("PRAGMA journal_mode = DELETE")
             self.connection.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -35,16 +35,22 @@ class Task:
     @cached_property
     def id(self) -> bytes:
         """SHA-256 of what the task is, with files by their content."""
-        return sha256(canonical(without_places(asdict(self)))).digest()
+        return sha256(canonical(without_places(self._plain()))).digest()
 
     @property
     def stream(self) -> int:
         """The seed of its random numbers, from the identity: 0 … 2^63 − 1."""
         return int.from_bytes(self.id[:8], "big") >> 1
 
+    def _plain(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELDS}  # dataclasses.asdict copies deeply, and slowly
+
     def to_bytes(self) -> bytes:
-        return canonical(asdict(self))
+        return canonical(self._plain())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Task:
         return cls(**json.loads(data))
+
+
+FIELDS = tuple(field.name for field in fields(Task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -108,8 +109,13 @@ def open_run(folder: str | Path) -> Iterator[StudyRun]:
 
 def _connect(folder: Path) -> sqlite3.Connection:
     path = (folder / NAME).resolve()
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=30)
+    # Where SQLite may tidy up its own files when the last connection closes, it is let, and nothing else.
+    mode = "rw" if os.access(folder, os.W_OK) and os.access(path, os.W_OK) else "ro"
+    if mode == "ro" and not path.with_name(f"{NAME}-wal").exists():
+        mode += "&immutable=1"  # its shared-memory file cannot be made here, and nobody writes
+    connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)
     try:
+        connection.execute("PRAGMA query_only = ON")
         found = version(connection)
         if found == VERSION:
             return connection

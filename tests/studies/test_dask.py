@@ -1,0 +1,195 @@
+"""Dask clusters: a study whose workers and coordinator are killed, and one on a batch system that is played."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from attnlimit.errors import InputError
+from attnlimit.studies import connect, open_run, run_study, study_from
+from attnlimit.studies.executors.jobqueue import start
+
+TASKS, KILLS = 200, 6
+STUDY = {
+    "name": "fault",
+    "kind": "probe",
+    "what": {"seconds": 0.08},
+    "grid": {"value": list(range(TASKS))},
+    "replicates": 2,
+}
+COORDINATOR = """
+import sys
+from attnlimit.studies import connect, load_study, run_study
+print(run_study(load_study(sys.argv[1]), sys.argv[2], lambda stop: connect(sys.argv[3], 2)))
+"""
+
+
+def contents(folder: Path) -> dict[bytes, bytes]:
+    with open_run(folder) as run:
+        return dict(run.rows("SELECT id, result FROM results"))
+
+
+def coordinator(study: Path, folder: Path, where: str, **more) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COORDINATOR, str(study), str(folder), where]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+
+
+def written(folder: Path) -> Path:
+    import yaml
+
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+    return path
+
+
+def done(folder: Path) -> int:
+    try:
+        return len(contents(folder))
+    except InputError:
+        return 0  # it has not begun
+
+
+def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+def wait_for(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while done(folder) < count:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def listening(process: subprocess.Popen[str]) -> set[str]:
+    everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    return {
+        connection.laddr.ip
+        for one in everyone
+        for connection in one.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def test_workers_and_the_coordinator_are_killed_and_nothing_is_lost(tmp_path, monkeypatch):
+    study, folder, choice = written(tmp_path), tmp_path / "run", random.Random(3)
+    process = coordinator(study, folder, "local")
+    killed, before = 0, {}
+    try:
+        for kill in range(KILLS):
+            wait_for(folder, done(folder) + choice.randint(4, 12), process)
+            if kill == 0:
+                assert listening(process) == {
+                    "127.0.0.1"
+                }  # scheduler, workers and dashboards: this machine only
+            choice.choice(workers(process)).kill()
+            killed += 1
+            if kill == KILLS // 2:
+                process.kill()
+                process.communicate()
+                before = contents(folder)
+                process = coordinator(study, folder, "local")
+        output, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, output
+    assert killed >= 5
+    assert 0 < len(before) < TASKS
+    found = contents(folder)
+    assert len(found) == TASKS
+    assert before.items() < found.items()
+    assert f"done={TASKS}, total={TASKS}, failed=0" in output
+    assert f"reused={len(before)}" in output
+    with open_run(folder) as run:
+        assert {one["how"] for one in run.failures()} <= {"died"}
+        assert run.rows("PRAGMA integrity_check") == [("ok",)]
+    monkeypatch.setattr("attnlimit.studies.kinds.probe.time.sleep", lambda seconds: None)
+    run_study(study_from(STUDY), tmp_path / "serial")
+    assert contents(tmp_path / "serial") == found
+
+
+SBATCH = """#!/bin/sh
+nohup sh "$1" > job.log 2>&1 &
+echo $! > job.pid
+echo "Submitted batch job $!"
+"""
+
+
+def test_a_study_on_slurm(tmp_path):
+    """sbatch and scancel are played by scripts that start and end the job on this machine."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scancel", '#!/bin/sh\nkill "$1"\n')):
+        (binaries / name).write_text(text)
+        (binaries / name).chmod(0o755)
+    config = tmp_path / "slurm.yaml"
+    config.write_text(
+        "system: slurm\njobs: 1\noptions:\n"
+        f"  cores: 1\n  memory: 2GB\n  processes: 1\n  interface: lo\n  python: {sys.executable}\n"
+        "  walltime: '00:05:00'\n  worker_extra_args: ['--resources', 'GPU=1']\n"
+    )
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: s\nkind: probe\nresources: {GPU: 1}\ngrid:\n  value: [1, 2, 3, 4]\n", encoding="utf-8"
+    )
+    script = COORDINATOR.replace("2)))", "2, resources={'GPU': 1})))")
+    environment = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
+    finished = subprocess.run(
+        [sys.executable, "-c", script, str(study), str(tmp_path / "run"), str(config)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    try:
+        assert "done=4, total=4, failed=0" in finished.stdout, finished.stderr
+    finally:
+        pid = int((tmp_path / "job.pid").read_text())
+        if psutil.pid_exists(pid):
+            for one in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
+                one.send_signal(signal.SIGKILL)
+    run_study(
+        study_from({"name": "s", "kind": "probe", "grid": {"value": [1, 2, 3, 4]}}), tmp_path / "serial"
+    )
+    assert contents(tmp_path / "run") == contents(tmp_path / "serial")
+
+
+def test_where_dask_is_must_be_said_right(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"--dask must be local, an address such as tcp://scheduler:8786"):
+        connect("cluster", 1)
+    monkeypatch.setattr("attnlimit.studies.executors.dask.CONNECT_SECONDS", 0.2)
+    with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        connect("tcp://127.0.0.1:9", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("system: condor\njobs: 1\n", r"jobs.yaml: line 1, system: .*'slurm', 'pbs'"),
+        ("system: slurm\njobs: 1\noptions: {cores: 2}\n", r"options must say memory of a job"),
+        ("system: slurm\njobs: 0\noptions: {cores: 1, memory: 1GB}\n", r"line 2, jobs"),
+        (
+            "system: slurm\njobs: {maximum: 3, most: 4}\noptions: {cores: 1, memory: 1GB}\n",
+            r"there is no such field",
+        ),
+        (
+            "system: slurm\njobs: 1\noptions: {cores: 1, memory: 1GB, interface: nothing0}\n",
+            r"slurm jobs cannot be started",
+        ),
+    ],
+)
+def test_bad_descriptions_of_a_batch_system(tmp_path, text, message):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        start(str(path))

@@ -1,0 +1,413 @@
+"""The store: whole transactions, versions, readers beside the writer, disks that refuse, and who may write."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import resource
+import signal
+import sqlite3
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+import attnlimit.studies
+from attnlimit.errors import InputError
+from attnlimit.studies import RunLocked, StoreError, export, find_runs, open_run, run_study, study_from
+from attnlimit.studies.lock import holder, locked
+from attnlimit.studies.schema import MIGRATIONS, VERSION, migrate, version
+from attnlimit.studies.store import Store, said
+from attnlimit.studies.tables import columns, replacing, rows
+
+
+def probes(count: int = 5, **fields):
+    return study_from({"name": "p", "kind": "probe", "grid": {"value": list(range(count))}, **fields})
+
+
+def contents(folder: str | Path) -> dict[bytes, bytes]:
+    with open_run(folder) as run:
+        return dict(run.rows("SELECT id, result FROM results"))
+
+
+# --- versions -----------------------------------------------------------------------------------------
+
+
+def first_version(folder: Path) -> dict[bytes, bytes]:
+    """A finished run as the first version of the schema kept it."""
+    run_study(probes(), folder)
+    known = contents(folder)
+    path = folder / "store.sqlite"
+    now = sqlite3.connect(path)
+    kept = {
+        table: now.execute(f"SELECT {fields} FROM {table}").fetchall()
+        for table, fields in {
+            "about": "*",
+            "points": "*",
+            "tasks": "*",
+            "results": "id, result, seconds, finished",
+        }.items()
+    }
+    now.close()
+    path.unlink()
+    old = sqlite3.connect(path)
+    old.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
+    for table, found in kept.items():
+        marks = ", ".join("?" * len(found[0]))
+        old.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
+    old.commit()
+    old.close()
+    return known
+
+
+def test_an_older_store_is_read_as_it_is_and_migrated_when_written(tmp_path):
+    known = first_version(tmp_path)
+    assert contents(tmp_path) == known
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        assert version(connection) == 1  # reading left it alone
+    connection.close()
+    finished = run_study(probes(7), tmp_path)
+    assert (finished.reused, finished.done, finished.total) == (5, 7, 7)
+    assert known.items() < contents(tmp_path).items()
+    with open_run(tmp_path) as run:
+        assert version(run._connection) == VERSION
+        sessions = dict(run.rows("SELECT session, count(*) FROM results GROUP BY session"))
+        assert sessions == {None: 5, 1: 2}  # of the old ones it is not known
+
+
+def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
+    first_version(tmp_path)
+    broken = (MIGRATIONS[0], "CREATE TABLE sessions (session); ALTER TABLE nothing ADD COLUMN x;")
+    monkeypatch.setattr("attnlimit.studies.schema.MIGRATIONS", broken)
+    connection = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError, match="nothing"):
+        migrate(connection, "run")
+    connection.execute("ROLLBACK")
+    assert version(connection) == 1
+    assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'").fetchall()
+    connection.close()
+
+
+def test_a_newer_store_is_refused(tmp_path):
+    run_study(probes(), tmp_path)
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    for act in (lambda: run_study(probes(), tmp_path), lambda: contents(tmp_path)):
+        with pytest.raises(StoreError, match=r"newer attnlimit \(store version 99, this one knows 2\)"):
+            act()
+
+
+# --- transactions -------------------------------------------------------------------------------------
+
+
+def test_a_result_is_kept_once_and_never_replaced(tmp_path):
+    store = Store(tmp_path)
+    store.record(b"a" * 32, b"first", 1.0)
+    store.record(b"a" * 32, b"second", 1.0)
+    assert store._rows("SELECT result FROM results") == [(b"first",)]
+    store.close()
+
+
+def test_a_plan_is_made_whole_or_not_at_all(tmp_path):
+    run_study(probes(), tmp_path)
+    store = Store(tmp_path)
+    with pytest.raises(InputError, match="Two points of the study are the same"):
+        run_study_plan(store, probes(3, cases=[{"seconds": 0}, {"seconds": 0.0}]))
+    assert store.counts() == (5, 5)
+    store.close()
+
+
+def run_study_plan(store: Store, study) -> None:
+    from attnlimit.studies.coordinator import _plan
+
+    _plan(study, store)
+
+
+def test_committed_results_are_flushed_before_they_are_claimed(tmp_path, monkeypatch):
+    """Progress tells of a task only when the log was flushed after its commit."""
+    flushed: list[int] = []
+    real, counted = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+            flushed.append(connection.execute("SELECT count(*) FROM results").fetchone()[0])
+        connection.close()
+
+    monkeypatch.setattr("attnlimit.studies.store.os.fsync", fsync)
+    monkeypatch.setattr("attnlimit.studies.store.SYNC_SECONDS", 0.005)
+    run_study(
+        probes(300), tmp_path, report=lambda now: counted.append((now.done, flushed[-1] if flushed else 0))
+    )
+    assert counted[-1] == (300, 300)
+    assert len(counted) > 5
+    assert all(done <= safe for done, safe in counted)
+
+
+# --- readers ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_readable_while_it_is_written(tmp_path):
+    seen: list[tuple[int, str, int]] = []
+
+    def look(now) -> None:
+        with open_run(tmp_path) as run:
+            exported = export(run, tmp_path / "now.csv")
+            state = run.state
+            lines = len(exported.read_text().splitlines()) - 1
+        assert lines == state.done >= now.done
+        seen.append((state.done, state.state, state.total))
+
+    run_study(probes(200, what={"seconds": 0.001}), tmp_path, report=look)
+    assert {state for _, state, _ in seen} == {"running"}
+    assert len({done for done, _, _ in seen}) > 2  # it grew while it was read
+    assert seen[-1] == (200, "running", 200)
+    with open_run(tmp_path) as run:
+        assert run.state.state == "finished"
+        assert run.state.writer is None
+
+
+def test_a_reader_sees_one_moment(tmp_path):
+    run_study(probes(3), tmp_path)
+    with open_run(tmp_path) as run:
+        assert run.state.done == 3
+        run_study(probes(6), tmp_path)
+        assert run.state.done == 3
+        assert run.state.total == 3
+    with open_run(tmp_path) as run:
+        assert run.state.done == 6
+
+
+def test_tables_say_what_varies(tmp_path):
+    study = probes(2, grid={"value": [1, 2.5], "fail": ["no"]}, replicates=3, chunk=2)
+    run_study(study, tmp_path)
+    with open_run(tmp_path) as run:
+        assert columns(run) == {
+            "point": "int",
+            "value": "float",
+            "fail": "text",
+            "replicate": "int",
+            "draw": "float",
+        }
+        found = list(rows(run))
+        pq = pytest.importorskip("pyarrow.parquet")
+        table = pq.read_table(export(run, tmp_path / "t.parquet"))
+        text = export(run, tmp_path / "t.csv").read_text().splitlines()
+        with pytest.raises(InputError, match=r"written as \.parquet or \.csv"):
+            export(run, tmp_path / "t.xlsx")
+    assert [row[:4] for row in found] == [[0, 1.0, "no", k] for k in range(3)] + [
+        [1, 2.5, "no", k] for k in range(3)
+    ]
+    assert table.num_rows == 6
+    assert [list(row.values()) for row in table.to_pylist()] == found
+    assert [float(line.split(",")[-1]) for line in text[1:]] == [row[-1] for row in found]
+
+
+def test_runs_are_found_below_a_folder(tmp_path):
+    for name in ("a", "b/c"):
+        run_study(probes(2), tmp_path / name)
+    assert find_runs(tmp_path) == [tmp_path / "a", tmp_path / "b" / "c"]
+    with pytest.raises(InputError, match="There is no folder"):
+        find_runs(tmp_path / "nothing")
+    with pytest.raises(InputError, match="is no run of a study"), open_run(tmp_path):
+        pass
+
+
+# --- disks that refuse --------------------------------------------------------------------------------
+
+
+def test_a_full_disk_stops_the_run_and_the_store_still_opens(tmp_path, monkeypatch):
+    """SQLite's own limit on pages gives the error that a full disk gives."""
+    prepare = Store._prepare
+
+    def small(self, folder):
+        prepare(self, folder)
+        self.connection.execute("PRAGMA max_page_count = 24")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(Store, "_prepare", small)
+        with pytest.raises(
+            StoreError, match=r"the disk is full. Free some space; what was committed is kept"
+        ):
+            run_study(probes(300, replicates=20, chunk=20), tmp_path)
+    with open_run(tmp_path) as run:
+        before = run.state
+        assert run.rows("PRAGMA integrity_check") == [("ok",)]
+    assert 0 < before.done < 300
+    finished = run_study(probes(300, replicates=20, chunk=20), tmp_path)
+    assert (finished.reused, finished.done) == (before.done, 300)
+
+
+def test_a_file_system_that_refuses_more_bytes(tmp_path, forked):
+    """A limit on the size of files, set by the system, in a process of its own."""
+    study = probes(400, replicates=20, chunk=20)
+
+    def limited(say) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+        try:
+            run_study(study, tmp_path)
+        except StoreError as problem:
+            say(str(problem))
+
+    process, heard = forked(limited)
+    process.join()
+    assert "what was committed is kept, and the run can be resumed" in heard.recv()
+    with open_run(tmp_path) as run:
+        assert run.rows("PRAGMA integrity_check") == [("ok",)]
+        before = run.state.done
+    assert 0 < before < 400
+    assert run_study(study, tmp_path).reused == before
+
+
+def test_a_directory_that_cannot_be_written():
+    with pytest.raises(StoreError, match="what was committed is kept"):
+        run_study(probes(), "/proc/attnlimit-run")  # refused to everyone, root too
+    Path("file").write_text("")
+    with pytest.raises(StoreError, match="what was committed is kept"):
+        run_study(probes(), "file/run")
+
+
+def test_a_store_that_became_read_only(tmp_path):
+    run_study(probes(), tmp_path)
+    store = Store(tmp_path)
+    store.connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreError, match="the run directory cannot be written"):
+        store.record(b"a" * 32, b"", 0.0)
+    store.close()
+    assert len(contents(tmp_path)) == 5
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_directory(tmp_path):
+    run_study(probes(), tmp_path)
+    tmp_path.chmod(0o500)
+    try:
+        assert len(contents(tmp_path)) == 5
+        with pytest.raises(StoreError, match="the run directory cannot be written"):
+            run_study(probes(7), tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("damage", [b"not a database at all" * 100, None])
+def test_a_damaged_store_is_named(tmp_path, damage):
+    run_study(probes(50), tmp_path)
+    path = tmp_path / "store.sqlite"
+    if damage is None:
+        data = bytearray(path.read_bytes())
+        data[4096:12288] = b"\xff" * 8192
+        damage = bytes(data)
+    path.write_bytes(damage)
+    with pytest.raises(StoreError, match="damaged"):
+        run_study(probes(50), tmp_path)
+
+
+def test_other_words_of_the_disk(tmp_path):
+    for text, words in (
+        ("No space left on device", "the disk is full"),
+        ("Read-only file system", "cannot be written"),
+        ("database is locked", "in use by another program"),
+        ("something else", "Look at the disk"),
+    ):
+        with pytest.raises(StoreError, match=words), said(tmp_path):
+            raise OSError(text)
+
+
+def test_a_file_takes_its_place_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def half() -> None:
+        with replacing(path) as new:
+            new.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        half()
+    assert path.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
+
+
+# --- one writer ---------------------------------------------------------------------------------------
+
+
+def test_a_second_coordinator_is_refused_by_name(tmp_path, forked):
+    def hold(say) -> None:
+        run_study(probes(what={"seconds": 60}), tmp_path, report=lambda now: say("running"))
+
+    first, heard = forked(hold)
+    assert heard.recv() == "running"
+    with pytest.raises(RunLocked, match=rf"is being written by process {first.pid} on \S+ \(since 20"):
+        run_study(probes(), tmp_path)
+    assert holder(tmp_path)["pid"] == first.pid
+    with open_run(tmp_path) as run:
+        assert run.state.state == "running"
+        assert run.state.writer.startswith(f"process {first.pid} on ")
+    first.kill()
+    first.join()
+    assert holder(tmp_path) is None
+    with open_run(tmp_path) as run:
+        assert run.state.state == "incomplete"
+    assert run_study(probes(), tmp_path).done == 5  # a dead holder holds nothing
+
+
+def test_one_process_cannot_write_twice_either(tmp_path):
+    with locked(tmp_path), pytest.raises(RunLocked, match=f"process {os.getpid()} on"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+# --- what is on disk ----------------------------------------------------------------------------------
+
+
+def test_nothing_on_disk_is_pickled(tmp_path):
+    run_study(probes(), tmp_path)
+    for result in contents(tmp_path).values():
+        assert isinstance(json.loads(zlib.decompress(result)), dict)
+
+    class Trap:
+        def __reduce__(self):
+            return (Path("pwned").touch, ())
+
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE results SET result = ?", [pickle.dumps(Trap())])
+    connection.close()
+    with open_run(tmp_path) as run, pytest.raises(zlib.error):
+        list(run.results())
+    assert not Path("pwned").exists()
+    folder = Path(attnlimit.studies.__file__).parent
+    for source in folder.rglob("*.py"):
+        text = source.read_text(encoding="utf-8")
+        assert not re.search(r"\b(import|from) (pickle|cloudpickle|dill|marshal|shelve|joblib)\b", text), (
+            source
+        )
+        assert not re.search(r"torch\.load|yaml\.(unsafe_|full_)?load\b|allow_pickle", text), source
+
+
+def test_a_run_directory_holds_study_versions_and_hardware(tmp_path):
+    study = probes(2)
+    run_study(study, tmp_path)
+    run_study(study, tmp_path)
+    from attnlimit.studies import load_study
+
+    assert load_study(tmp_path / "study.yaml") == study
+    sessions = json.loads((tmp_path / "machine.json").read_text())["sessions"]
+    assert len(sessions) == 2
+    assert {"attnlimit", "torch", "python"} <= set(sessions[0]["versions"])
+    assert sessions[0]["hardware"]["cores"] >= 1
+    assert sessions[0]["pid"] == os.getpid()
+    assert (
+        abs(time.time() - time.mktime(time.strptime(sessions[0]["started"][:19], "%Y-%m-%dT%H:%M:%S"))) < 3600
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "lock",
+        "machine.json",
+        "store.sqlite",
+        "study.yaml",
+    }

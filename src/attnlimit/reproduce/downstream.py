@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from attnlimit.models.downstream import DownstreamCurve
 from attnlimit.models.intervals import bounds, crossed_means
 from attnlimit.models.tasks import TaskResult
 from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.heads import RESAMPLES, weights, without_weights
+from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, weights, without_weights
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
 
 if TYPE_CHECKING:
@@ -152,13 +151,10 @@ def thirds_verdicts(runs: Runs) -> list[Verdict]:
 
 def _grows_with_horizon(points: Points) -> Verdict:
     """Rank correlation over texts of horizon and change of output, the latter averaged over sizes and seeds."""
-    change = curve(points, "change").per_example.log().mean((0, 1)).numpy()
-    pairs = np.stack([np.array(points[0]["horizons"]), change], 1)
-    drawn = np.random.default_rng(0).integers(len(pairs), size=(RESAMPLES, len(pairs)))
-    ranks = [float(stats.spearmanr(pairs[rows]).statistic) for rows in drawn]
-    low, high = np.quantile(ranks, [0.025, 0.975])
+    change = curve(points, "change").per_example.log().mean((0, 1))
+    value, interval = rank_correlation(points[0]["horizons"], change.tolist())
     claim = "outputs change more in texts of larger horizon: rank correlation over texts is above 0"
-    return at_least(claim, 0.0, float(stats.spearmanr(pairs).statistic), (float(low), float(high)))
+    return at_least(claim, 0.0, value, interval)
 
 
 def _loses_more(points: Points) -> Verdict:

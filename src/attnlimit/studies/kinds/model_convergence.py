@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 
     from attnlimit.studies.kinds.model_heads import HeadSeen
 
-Policy = Literal["iid", "without-replacement", "window", "window-importance"]
 LEAST_BATCHES = 5
+
+
+class Drawn(Fields):
+    """How keys are drawn: "iid" (independent keys), "without-replacement" (different ones), "window" (the keys around the
+    query and different others), "window-importance" (the others stand for all that are not drawn); from the keys of the
+    text, or from all, special tokens too."""
+
+    policy: Literal["iid", "without-replacement", "window", "window-importance"]
+    population: Literal["text", "all"] = "text"
 
 
 class ModelConvergence(Fields):
     """n keys of a context of `tokens` tokens, against all of them, at `queries` random tokens of each of `passages`.
-
-    Policies: "iid" (independent keys), "without-replacement" (different ones), "window" (the `window` keys around the
-    query and n − window others), "window-importance" (the others stand for all that are not drawn). Populations: the
-    keys of the text, or all, special tokens too.
-    """
+    n counts the `window` keys around the query, for the policies that keep them."""
 
     model: ModelChoice
     text: Annotated[list[File], Field(min_length=1)] | None = None
@@ -39,8 +43,7 @@ class ModelConvergence(Fields):
     passages: PositiveInt = 4
     queries: PositiveInt = 32
     n: Sizes
-    populations: Annotated[list[Literal["text", "all"]], Field(min_length=1)] = Field(default=["text"])
-    policies: Annotated[list[Policy], Field(min_length=1)]
+    curves: Annotated[list[Drawn], Field(min_length=1)]
     window: PositiveInt | None = None
     batch: PositiveInt = 25
     """Replicates whose mean square is one number of the result."""
@@ -48,30 +51,25 @@ class ModelConvergence(Fields):
 
     @model_validator(mode="after")
     def _fits(self) -> ModelConvergence:
-        if (self.window is None) == any(name.startswith("window") for name in self.policies):
+        if (self.window is None) == any(one.policy.startswith("window") for one in self.curves):
             raise ValueError("window and the window policies go together")
         if len(self.n) < 3 or self.n[-1] > self.tokens or self.n[0] <= (self.window or 0):
             raise ValueError("n needs at least 3 sizes, above the window and at most tokens")
         return self
 
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        return [(population, policy) for population in self.populations for policy in self.policies]
-
 
 def run(what: ModelConvergence, replicates: int, seed: int) -> Result:
-    """For each population and policy: mean squares of `batch` replicates each (the last may have fewer), by head, batch
+    """For each curve: mean squares of `batch` replicates each (the last may have fewer), by head, batch
     and n, and the closed form by head and n."""
     generator = torch.Generator().manual_seed(seed)
     seen, exact = _seen(what), _exact(what.model_dump_json())
     curves = [
         {
-            "population": population,
-            "policy": policy,
-            "squares": [_sampled(what, head, population, policy, replicates, generator) for head in seen],
+            **drawn.model_dump(),
+            "squares": [_sampled(what, drawn, head, replicates, generator) for head in seen],
             "exact": exact[place],
         }
-        for place, (population, policy) in enumerate(what.pairs)
+        for place, drawn in enumerate(what.curves)
     ]
     return {
         "heads": [[one.layer, one.head, one.horizon, one.scale] for one in seen],
@@ -82,19 +80,14 @@ def run(what: ModelConvergence, replicates: int, seed: int) -> Result:
 
 
 def _sampled(
-    what: ModelConvergence,
-    head: HeadSeen,
-    population: str,
-    policy: str,
-    replicates: int,
-    generator: torch.Generator,
+    what: ModelConvergence, drawn: Drawn, head: HeadSeen, replicates: int, generator: torch.Generator
 ) -> list[list[float]]:
     from attnlimit.studies.kinds.subsampled import sampled_squares
 
     window = what.window or 0
     draws = [
-        sampled_squares(one, policy, what.n, window, replicates, generator)
-        for one in head.population(population)
+        sampled_squares(one, drawn.policy, what.n, window, replicates, generator)
+        for one in head.population(drawn.population)
     ]
     return [_short(part.mean(0)) for part in torch.stack(draws).mean(0).split(what.batch)]
 
@@ -104,7 +97,7 @@ def _seen(what: ModelConvergence) -> tuple[HeadSeen, ...]:
 
     files = None if what.text is None else tuple(str(file.checked()) for file in what.text)
     seen = heads_seen(what.model.use, files, what.tokens, what.passages, what.queries, what.query_seed)
-    least = min(one.scores.shape[1] for name in what.populations for one in seen[0].population(name))
+    least = min(one.scores.shape[1] for drawn in what.curves for one in seen[0].population(drawn.population))
     if what.n[-1] > least:
         raise InputError(f"n goes up to {what.n[-1]}, but a passage has only {least} keys to draw from.")
     return seen
@@ -117,11 +110,12 @@ def _exact(what: str) -> list[list[list[float]]]:
 
     asked = ModelConvergence.model_validate_json(what)
     found = []
-    for population, policy in asked.pairs:
+    for drawn in asked.curves:
         heads = []
         for head in _seen(asked):
             rows = [
-                exact_squares(one, policy, asked.n, asked.window or 0) for one in head.population(population)
+                exact_squares(one, drawn.policy, asked.n, asked.window or 0)
+                for one in head.population(drawn.population)
             ]
             heads.append(_short(torch.cat(rows).mean(0)))
         found.append(heads)
@@ -159,14 +153,14 @@ def rows(result: Result) -> Iterator[tuple[Any, ...]]:
 def summary(what: ModelConvergence, results: list[Result]) -> dict[str, Any]:
     """Curves relative to the root mean square of a head's outputs, and their exponents."""
     first, heads = results[0], []
-    for place, (population, policy) in enumerate(what.pairs):
+    for place, drawn in enumerate(what.curves):
         for k, (layer, head, horizon, scale) in enumerate(first["heads"]):
             found = [row for result in results for row in result["curves"][place]["squares"][k]]
             squares = torch.tensor(found, dtype=torch.float64) / scale**2
             exact = torch.tensor(first["curves"][place]["exact"][k], dtype=torch.float64) / scale**2
-            facts = {"population": population, "policy": policy, "layer": layer, "head": head}
+            facts = {**drawn.model_dump(), "layer": layer, "head": head}
             heads.append({**facts, "horizon": horizon, **_curve(what.n, squares, exact)})
-    known = what.model_dump(mode="json", exclude={"n", "model", "text", "populations", "policies"})
+    known = what.model_dump(mode="json", exclude={"n", "model", "text", "curves"})
     return {
         **known,
         "model": what.model.use,

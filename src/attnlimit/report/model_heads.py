@@ -127,7 +127,7 @@ def _curves(
     ax.set(xscale="log", yscale="log", xlabel="keys n", ylabel="rms error / rms of the head's output")
     ax.set_xticks(list(sizes), [str(size) for size in sizes], fontsize=8)
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(NullLocator())
     ax.legend(frameon=False, fontsize=7, title="points: Monte Carlo, lines: closed form", title_fontsize=7)

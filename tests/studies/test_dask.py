@@ -21,10 +21,16 @@ TASKS, KILLS = 200, 6
 STUDY = {
     "name": "fault",
     "kind": "probe",
-    "what": {"seconds": 0.08},
+    "what": {"seconds": 0.05},
     "grid": {"value": list(range(TASKS))},
     "replicates": 2,
 }
+# Dask's workers are forked here from a server that has imported torch once, which takes most of a worker's start.
+FORKED = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
+PRELOAD = """
+from distributed.utils import get_mp_context
+get_mp_context().set_forkserver_preload(["distributed", "attnlimit.studies.work"])
+"""
 COORDINATOR = """
 import sys
 from attnlimit.studies import connect, load_study, run_study
@@ -37,9 +43,11 @@ def contents(folder: Path) -> dict[bytes, bytes]:
         return dict(run.rows("SELECT id, result FROM results"))
 
 
-def coordinator(study: Path, folder: Path, where: str, **more) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", COORDINATOR, str(study), str(folder), where]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+def coordinator(study: Path, folder: Path, where: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PRELOAD + COORDINATOR, str(study), str(folder), where]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | FORKED
+    )
 
 
 def written(folder: Path) -> Path:
@@ -59,7 +67,8 @@ def done(folder: Path) -> int:
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+    return server.children()
 
 
 def wait_for(folder: Path, count: int, process: subprocess.Popen[str]) -> None:

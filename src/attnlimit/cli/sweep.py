@@ -87,13 +87,15 @@ def _study(source: Path, folder: Path | None, quick: bool, resume: bool) -> tupl
 
 def _executor(stop: Stop, study: Study, workers: int, dask: str | None) -> Executor:
     from attnlimit.studies import Processes, Serial, connect
+    from attnlimit.studies.spec import labels
 
-    resources = dict(study.resources)
     if dask is None:
-        if resources:
-            raise InputError(f"The study asks for workers with {resources}: they are Dask's, use --dask.")
+        if study.resources:
+            raise InputError(
+                f"The study asks for workers with {study.resources}: they are Dask's, use --dask."
+            )
         return Serial(stop) if workers == 1 else Processes(workers, study.threads)
-    cluster = connect(dask, workers, study.threads, resources)
+    cluster = connect(dask, workers, study.threads, labels(study))
     err.print(f"Dask dashboard: {cluster.dashboard}", highlight=False, markup=False)
     return cluster
 

@@ -65,6 +65,16 @@ class Study(Fields):
         return self
 
 
+def labels(study: Study) -> dict[str, float]:
+    """What workers must offer: what the study says, and a GPU where its tasks ask for CUDA."""
+    devices = [
+        study.what.get("device"),
+        *study.grid.get("device", []),
+        *(c.get("device") for c in study.cases),
+    ]
+    return ({"GPU": 1.0} if "cuda" in devices else {}) | dict(study.resources)
+
+
 def load_study(path: str | Path, *, quick: bool = False) -> Study:
     """The study of a YAML file; InputError names the line and the field of what is wrong. Files that it names are
     found from its own folder, and are held to the content they have now."""

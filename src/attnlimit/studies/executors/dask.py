@@ -29,8 +29,20 @@ class Dask:
     ) -> None:
         self._client, self._cluster = client, cluster
         self._resources = dict(resources or {})
+        self._refuse_lacking()
         self._futures: dict[Any, int] = {}
         self._threads, self._looked = 1, 0.0
+
+    def _refuse_lacking(self) -> None:
+        """Tasks that ask for what no worker offers would wait for ever; workers that are still to come are trusted."""
+        there = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        for name, amount in self._resources.items():
+            if there and not any(worker["resources"].get(name, 0) >= amount for worker in there):
+                self.close()
+                raise InputError(
+                    f"The study asks for workers with {name} = {amount:g}, and none of the {len(there)} workers offers that: "
+                    f"start some with `dask worker ADDRESS --resources '{name}={amount:g}'`."
+                )
 
     @property
     def about(self) -> str:

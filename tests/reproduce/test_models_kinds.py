@@ -241,6 +241,18 @@ def test_bigbird_with_a_window_runs_on_random_weights(text):
     assert max(horizons) > 4 * min(horizons)  # spread over the phases
 
 
+def test_bigbird_is_read_from_a_folder_with_its_random_blocks(text, tmp_path):
+    """Weights as published ones are saved, with block-sparse attention, give the same as those in memory."""
+    ready, folder = loaded("random-bigbird"), tmp_path / "bigbird"
+    ready.model.save_pretrained(folder)
+    ready.tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "attention_type": "block_sparse"}))
+    found = kind("model_convergence")
+    one = found.run(heads_of(text, model=str(folder)), 4, 0)
+    assert one["curves"] == found.run(heads_of(text, model="random-bigbird"), 4, 0)["curves"]
+
+
 def test_models_that_hide_keys_are_refused(text, monkeypatch):
     import transformers
 
@@ -324,6 +336,22 @@ def test_a_classifier_is_held_to_labels_or_to_its_own_answers(text, tmp_path):
             for one in records
         ]
     assert labelled["full"] == [float(answer == label) for label, answer in enumerate(answers)]
+
+
+def test_a_classifier_of_ones_own_is_read_from_its_folder_with_its_texts(text, tmp_path):
+    """As saved by transformers, with texts that are all shorter than the tokens asked for."""
+    ready, folder = loaded("random-classifier"), tmp_path / "long-document-classifier"
+    ready.model.save_pretrained(folder)
+    ready.tokenizer.save_pretrained(folder)
+    (folder / "texts.jsonl").write_bytes(Path(text[0]["file"]).read_bytes())
+    found, model = kind("downstream"), {"first_of": [str(folder), "random-classifier"]}
+    what = found.what.model_validate({"model": model, "tokens": 1000, "keys": 8, "windows": 1})
+    assert what.model.words() == f"Weights: {folder}."
+    assert what.text[0].sha256 == text[0]["sha256"]
+    result = found.run(what, 1, 0)
+    assert result["metric"] == "label accuracy"
+    other = downstream(text, model="random-classifier", tokens=1000, keys=8)
+    assert result["sampled"] == found.run(other, 1, 0)["sampled"]
 
 
 def test_divergence_and_change_of_known_logits():

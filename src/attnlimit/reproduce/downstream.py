@@ -190,8 +190,8 @@ NOTES = (
     "Keys are drawn anew in every layer, the same for all queries of a text, and stand for all keys that are not drawn.",
 )
 CLASSIFIER = (
-    "The published classifier's weights cannot be had here; a fine-tuned one in the folder long-document-classifier, "
-    "where the command is run, is used in its place.",
+    "To run a fine-tuned classifier, put its folder, named long-document-classifier, where the command is run, with "
+    'labelled texts in its texts.jsonl ("text" and "label" a line).',
 )
 RESULTS = (
     Reproduction(

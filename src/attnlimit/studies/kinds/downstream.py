@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
-from attnlimit.studies.fields import Fields, File
+from attnlimit.studies.fields import Fields, File, digest
 from attnlimit.studies.kinds import Column, Kind, Result
 from attnlimit.studies.kinds.model_choice import ModelChoice
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from attnlimit.models.load import Loaded
     from attnlimit.models.text import Document
     from attnlimit.studies.kinds.watched import Evaluated
+
+
+TEXTS = "texts.jsonl"
+"""In the folder of a model: the labelled texts it is tried on."""
 
 
 class Downstream(Fields):
@@ -34,6 +39,15 @@ class Downstream(Fields):
     keys: PositiveInt
     windows: PositiveInt = 4
     per_query: bool = False
+
+    @model_validator(mode="after")
+    def _own_texts(self) -> Downstream:
+        """A folder may bring its labelled texts along; they are held to the content they have now."""
+        path = Path(self.model.use).expanduser() / TEXTS
+        if self.text is not None or not path.is_file():
+            return self
+        path = path.resolve()
+        return self.model_copy(update={"text": [File(file=str(path), sha256=digest(path))]})
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +75,8 @@ def _full(what: str) -> _Full:
     horizons = example_horizons(
         ready, given, tokens=asked.tokens, task=watched(ready, full), examples=asked.examples
     )
-    windows = token_windows(ready.need_tokenizer(), given, asked.tokens, most=asked.windows)
+    length = max(len(row) for row in full.rows)  # texts may all be shorter than `tokens`
+    windows = token_windows(ready.need_tokenizer(), given, length, most=asked.windows)
     return _Full(ready, given, full, horizons, windows)
 
 

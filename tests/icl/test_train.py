@@ -23,6 +23,8 @@ from attnlimit.icl.optimizers import OPTIMIZERS
 from attnlimit.icl.plan import checked_plan
 from attnlimit.icl.training import over_seeds
 from attnlimit.measures import Laplace
+from attnlimit.report.icl_lengths import lengths_figure
+from attnlimit.report.icl_trajectory import trajectory_figure
 
 SMALL = {"steps": 30, "lr": 0.05, "batch": 16, "reports": [10, 20], "evaluation": 64, "generator": 3}
 
@@ -228,6 +230,7 @@ def test_adam_follows_no_flow() -> None:
     assert run.parameter_gap is None
     assert run.excess is None
     assert all(row["parameter_gap"] is None for row in run.rows())
+    assert [ax.get_xlabel() for ax in run.plot().axes] == ["training step"] * 2
 
 
 def test_flow_time_is_the_sum_of_step_sizes() -> None:
@@ -248,6 +251,14 @@ def test_a_run_is_plain_data() -> None:
     assert rows[-1]["risk_at_9"] == float(run.test_risk[-1, 1, 1, 0])
     assert json.loads(json.dumps(run.to_dict()))["reports"] == rows
     assert repr(run).startswith("Training(softmax, 30 steps; risk L = 4: ")
+    assert [ax.get_xlabel() for ax in run.plot().axes] == ["flow time = Σ step sizes"] * 3
+
+
+def test_figures_without_data_are_refused() -> None:
+    with pytest.raises(InputError, match="There is no training to draw"):
+        trajectory_figure([])
+    with pytest.raises(InputError, match="No other prompt lengths were tested"):
+        lengths_figure(train(LinearRegression(2), 4, **SMALL))
 
 
 def test_intervals_over_seeds() -> None:

@@ -36,6 +36,7 @@ def trajectory_figure(runs: Sequence[Training], title: str = "", level: float = 
             _panel(ax, run, name, level)
         row[0].set_ylabel(f"{run.attention} attention\n\n{row[0].get_ylabel()}")
     for ax in grid[-1]:
+        ax.set_ylim(bottom=0)  # when all of a column is drawn: it fixes the other end too
         ax.set_xlabel("flow time = Σ step sizes" if runs[0].times is not None else "training step")
     seeds = runs[0].risk.shape[1]
     spread = f"{seeds} seeds, {level:.0%} intervals" if seeds > 1 else "one seed"
@@ -61,7 +62,6 @@ def _panel(ax: Axes, run: Training, name: str, level: float) -> None:
     if name == "risk" and run.flow_risk is not None:
         ax.plot(x, run.flow_risk[1:].mean(1), "--", color=BLACK, linewidth=1, label="L = ∞ (flow)")
     ax.set(xscale="log", ylabel=PANELS[name])
-    ax.set_ylim(bottom=0)
 
 
 def _some(lengths: Sequence[int]) -> list[int]:

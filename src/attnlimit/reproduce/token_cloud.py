@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnlimit.reproduce.compare import at_most, equals
-from attnlimit.reproduce.heads import short_weights, weights
+from attnlimit.reproduce.heads import weights
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def figure(runs: Runs) -> Figure:
     from attnlimit.report.token_cloud import token_cloud_figure
 
     point = runs[SPEC]["points"][0]
-    return token_cloud_figure(point, f"{short_weights(point)}, tokens behind layer {point['layer']}")
+    return token_cloud_figure(point, f"Tokens behind layer {point['layer']}. {point['weights']}")
 
 
 def verdicts(runs: Runs) -> list[Verdict]:

@@ -80,6 +80,11 @@ class Processes:
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers]
 
+    @property
+    def ready(self) -> bool:
+        """Whether all workers have started."""
+        return all(worker.ready for worker in self._workers)
+
     def submit(self, place: int, task: bytes) -> None:
         self._tasks[place] = task
         self._returned.append(place)

@@ -110,7 +110,7 @@ def _shares(ax: Axes) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     ax.set(xscale="log", xlabel="keys attended to, % of all")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
     ax.axvline(100, color=BLACK, linewidth=0.5)

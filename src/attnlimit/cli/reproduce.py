@@ -96,7 +96,7 @@ def _estimated(ready: Plan) -> Plan:
     if sum(one.done for one in found) >= tasks:
         time = "none, it is all there" if known and high <= low else f"at most {duration(high)} more"
     more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
-    text = f"Estimated time on {ready.workers} cores: {time} ({points:,} points, {tasks:,}{more} tasks)."
+    text = f"Estimated time on {ready.workers} {'core' if ready.workers == 1 else 'cores'}: {time} ({points:,} points, {tasks:,}{more} tasks)."
     err.print(text, highlight=False, markup=False, soft_wrap=True)
     return ready
 
@@ -114,11 +114,14 @@ def duration(seconds: float) -> str:
 
 def _say(done: Reproduced) -> None:
     """The verdicts in plain words, and where the files are."""
+    from attnlimit.reproduce.result import plain
+
     grid = Table(title=escape(done.record["title"]), title_justify="left", box=None, show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for one in done.verdicts:
-        numbers = f"predicted {_plain(one.predicted)}, measured {_plain(one.measured)}{_interval(one)}"
+        expected = f"{one.relation} {plain(one.predicted)}".strip()
+        numbers = f"predicted {expected}, measured {plain(one.measured)}{_interval(one)}"
         outcome = f"[{COLOURS[one.outcome.value]}]{one.outcome.value}[/]"
         grid.add_row(outcome, f"{escape(one.claim)}\n[dim]{escape(numbers)}[/]")
     out.print(grid)
@@ -126,10 +129,6 @@ def _say(done: Reproduced) -> None:
         out.print(text, highlight=False, markup=False)
     names = ", ".join(path.name for path in done.files)
     out.print(f"Files in {done.folder}: {names}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _plain(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _interval(one: Verdict) -> str:

@@ -36,8 +36,8 @@ def moment_constant_figure(rows: Sequence[Mapping[str, Any]], rate: float) -> Fi
     for k, statistic in enumerate(dict.fromkeys(row["statistic"] for row in rows)):
         some = [row for row in rows if row["statistic"] == statistic]
         R, C, error = (np.array([row[name] for row in some]) for name in ("R", "C", "C_error"))
-        style = {"color": (BLUE, ORANGE)[k], "fmt": "os"[k], "markersize": 5, "capsize": 3}
-        ax.errorbar(R, C, yerr=1.96 * error, label=f"{statistic}, measured, 95 % intervals", **style)
+        label, colour = f"{statistic}, measured, 95 % intervals", (BLUE, ORANGE)[k]
+        ax.errorbar(R, C, yerr=1.96 * error, fmt="os"[k], color=colour, markersize=5, capsize=3, label=label)
         if k == 0:
             bound = np.array([row["bound"] for row in some])
             ax.plot(R, bound, "--", color=GREEN, label="proved for the map, averaged over queries")
@@ -46,6 +46,8 @@ def moment_constant_figure(rows: Sequence[Mapping[str, Any]], rate: float) -> Fi
             ax.plot(fine, curve, ":", color=BLACK, label="the uniform constant's growth")
             ax.set_ylim(min(row["C"] for row in rows) / 3, 30 * bound.max())
     ax.set(xscale="log", yscale="log", xlabel="R (radius of the tokens)")
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("{x:g}")
     ax.set_ylabel("C'(R) = largest $n^{1/(2(1+H^2))}$ · rms error")
     ax.set_title("A straight line is a power of R", fontsize=10, loc="left")
     ax.legend(frameon=False, fontsize=9)

@@ -42,7 +42,8 @@ def _curves(ax: Axes, points: Sequence[Mapping[str, Any]], name: str) -> None:
         ax.plot(n, fit["scale"] * n ** -fit["exponent"], color=shade, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel=f"rms error of the outputs' {name}")
     ax.set_title(f"{name}, with fitted powers", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=7.5)
+    ax.set_ylim(bottom=ax.get_ylim()[0] / 3)  # room for the names
+    ax.legend(frameon=False, fontsize=7.5, ncols=2, loc="lower left")
 
 
 def _slopes(ax: Axes, by: Mapping[str, Sequence[Mapping[str, Any]]], bounded: bool) -> None:

@@ -55,7 +55,7 @@ def at_least(
         outcome = Outcome.AGREES
     else:
         outcome = Outcome.DIFFERS if high < predicted - slack else Outcome.CANNOT_TELL
-    return Verdict(claim, predicted, measured, interval, outcome, note)
+    return Verdict(claim, predicted, measured, interval, outcome, note, "at least")
 
 
 def at_most(
@@ -74,7 +74,7 @@ def at_most(
     """
     turned = None if interval is None else (-interval[1], -interval[0])
     found = at_least(claim, -predicted, -measured, turned, slack=slack)
-    return Verdict(claim, predicted, measured, interval, found.outcome, note)
+    return Verdict(claim, predicted, measured, interval, found.outcome, note, "at most")
 
 
 def holds(

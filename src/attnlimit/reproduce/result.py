@@ -33,6 +33,11 @@ class Outcome(Enum):
         }[self]
 
 
+def plain(value: float | str) -> str:
+    """A number to four digits, words as they are."""
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One claim beside what was measured."""
@@ -45,12 +50,14 @@ class Verdict:
     outcome: Outcome
     note: str = ""
     """What the two numbers leave out: finite n, another statistic, other weights."""
+    relation: str = ""
+    """Of the measured value to the predicted one where it is not equality: "at least" or "at most"."""
 
     def to_dict(self) -> dict[str, Any]:
         low, high = self.interval or (None, None)
         return {
             "claim": self.claim,
-            "predicted": self.predicted,
+            "predicted": f"{self.relation} {plain(self.predicted)}" if self.relation else self.predicted,
             "measured": self.measured,
             "low": low,
             "high": high,

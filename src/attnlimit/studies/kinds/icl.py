@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -14,6 +17,8 @@ from attnlimit.studies.fields import Fields, Sizes
 from attnlimit.studies.kinds import Column, Kind, Result
 from attnlimit.studies.laws import DTYPES, Dtype, Matrix, Vector
 
+LONG = 20_000
+"""Steps from which a training keeps checkpoints."""
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
@@ -85,6 +90,8 @@ def _cov(value: float | list[Any] | AR1, dim: int) -> Any:
 
 
 def run(what: Training, replicates: int, seed: int) -> Result:
+    """A training that was stopped goes on from a checkpoint beside the machine's other temporary files, bit for bit."""
+    kept = Path(tempfile.gettempdir()) / f"attnlimit-icl-{seed:016x}.safetensors"
     found = train(
         what.task.build(),
         what.lengths,
@@ -103,7 +110,9 @@ def run(what: Training, replicates: int, seed: int) -> Result:
         dtype=DTYPES[what.dtype],
         device=what.device,
         generator=seed,
+        checkpoint=kept if what.steps >= LONG else None,
     )
+    kept.unlink(missing_ok=True)
     rows = [[row[name] for name in ("seed", "step", "length", "time", *MEASURED)] for row in found.rows()]
     return {
         "rows": rows,
@@ -147,9 +156,22 @@ def summary(what: Training, results: list[Result]) -> dict[str, Any]:
         record["test_risk"] = [row for one in results for row in one["test_risk"]]
     return {
         **record,
+        "along": _along(what, results),
         "replicates": len(last) // len(what.lengths),
         "method": f"{results[0]['method']}; 95 % t intervals over replicates",
     }
+
+
+def _along(what: Training, results: list[Result]) -> dict[str, Any]:
+    """Steps and flow times of the reports, and what was measured at them as lists (replicate, report, length)."""
+    rows = [row for one in results for row in sorted(one["rows"], key=lambda row: row[:3])]
+    times = {row[1]: row[3] for row in rows}
+    found: dict[str, Any] = {"step": list(times), "time": list(times.values())}
+    for place, name in enumerate(MEASURED, 4):
+        values = np.array([row[place] for row in rows], dtype=float)  # None as nan
+        if not np.isnan(values).any():
+            found[name] = values.reshape(-1, len(times), len(what.lengths)).tolist()
+    return found
 
 
 def check(what: Training) -> None:

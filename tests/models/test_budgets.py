@@ -190,6 +190,7 @@ class TestFile:
             (lambda r: r.update(heads=1), "a budget for layer 0, head 1.*0 missing, 2 too many"),
             (lambda r: r.update(model=3), "model must be str, got 3"),
             (lambda r: r.update(causal="no"), "causal must be bool"),
+            (lambda r: r.update(scheme="with replacement"), "scheme must be 'without replacement', the only"),
             (lambda r: r.update(versions=[]), "versions must be Mapping"),
             (lambda r: r.update(versions={"torch": 2}), "versions must map package names to texts"),
             (lambda r: r.update(tokens=-5), "tokens must be a whole number"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models import attention_layers, call, check_model, observe
 from attnlimit.models.interface import attend
-from attnlimit.models.masks import RuleMask, lazy_mask
+from attnlimit.models.masks import RuleMask, causal, lazy_mask
 
 SMALL = {
     "vocab_size": 100,
@@ -604,3 +604,14 @@ def test_models_spread_over_devices_work(family) -> None:
     assert observed.calls == [1, 1]
     real = batch()["attention_mask"].bool()
     torch.testing.assert_close(inside[real], alone[real], rtol=1e-4, atol=1e-4)
+
+
+def test_a_mask_becomes_a_matrix_only_up_to_a_size():
+    small = RuleMask(causal, (1, 1, 4, 4))
+    assert small.sum().shape == ()  # as of a tensor
+    with pytest.raises(AttributeError, match="A mask has no attribute 'flavour'"):
+        _ = small.flavour
+    large = RuleMask(causal, (1, 1, 100_000, 100_000))
+    with pytest.raises(ModelNotSupported, match=r"1 × 100,000 × 100,000 entries .* run it on shorter texts"):
+        large.sum()
+    assert large.seen(torch.tensor(0), 0, torch.tensor([99_999]), torch.tensor([0])).tolist() == [True]

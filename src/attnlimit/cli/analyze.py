@@ -59,6 +59,7 @@ def analyze(
             passages=passages,
             seed=seed,
             progress=step,
+            before=lambda memory: err.print(f"Memory: {memory}.", highlight=False),
         )
     run.save(folder)
     figures = _figures(run, folder)

@@ -68,7 +68,9 @@ def downstream(
     found = None if run is None else Run.load(run)
     given = documents(text or None)
     loaded = load(model or packaged_bert(), device=device, dtype=dtype)
-    length = tokens or (DEFAULT_TOKENS if found is None else int(found.facts["tokens"]))
+    length = tokens
+    if tokens is None:
+        length = DEFAULT_TOKENS if found is None else int(found.facts["tokens"])
     common: dict[str, Any] = {"tokens": length, "examples": examples}
     with progress("horizons") as step:
         horizons = example_horizons(loaded, given, **common, progress=step)

@@ -17,6 +17,7 @@ from attnlimit.models.call import Call
 from attnlimit.models.heads import Measured
 from attnlimit.models.interface import observe
 from attnlimit.models.load import Loaded, load, run_backbone
+from attnlimit.models.memory import Memory, estimate_memory
 from attnlimit.models.projection import OutputShares
 from attnlimit.models.run import Run
 from attnlimit.models.tasks import longest, positions
@@ -42,28 +43,35 @@ def analyze(
     passages: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    before: Callable[[Memory], object] | None = None,
 ) -> Run:
     """For every layer and head: horizon, effective keys, exact error curve, n(ε), slopes, and what they mean.
 
     `population="context"`: the keys a query really sees in its passage of `tokens` tokens (masks respected), which is
     what an inference budget means. "corpus": the keys of all passages pooled, as the papers plot, for models without
     rotary positions or biases. `queries` random queries a head, over `passages` passages; the text defaults to
-    Wikipedia articles. `progress` is called with (layers done, layers in all).
+    Wikipedia articles. `progress` is called with (layers done, layers in all), `before` with the memory that it will
+    take, before the model runs.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
     rel_error, queries = as_positive(rel_error, "rel_error"), as_count(queries, "queries")
     if population not in ("context", "corpus"):
         raise InputError(f"population must be 'context' or 'corpus', got {population!r}.")
-    if loaded.tokenizer is None:
-        raise InputError(f"{loaded.name} has no tokenizer, so text cannot be read: add its tokenizer files.")
+    tokenizer = loaded.need_tokenizer()
     pooled = population == "corpus"
     if pooled:
         _refuse_positions(loaded)
-    length = longest(loaded.model, tokens or min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS))
-    most = passages or (CORPUS_PASSAGES if pooled else CONTEXT_PASSAGES)
+    if tokens is None:
+        tokens = min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS)
+    if passages is None:
+        passages = CORPUS_PASSAGES if pooled else CONTEXT_PASSAGES
+    length = longest(loaded.model, tokens)
     given = texts() if texts_or_documents is None else texts_or_documents
-    windows = token_windows(loaded.tokenizer, given, length, most=most)
+    windows = token_windows(tokenizer, given, length, most=passages)
     plan = _Plan(loaded, windows, queries, pooled, seed)
+    memory = plan.memory()
+    if before is not None:
+        before(memory)
     work = _Work(plan, progress)
     batches = [windows] if pooled else list(windows.split(1))
     looking = work.outputs.attached(loaded.model)
@@ -82,6 +90,7 @@ def analyze(
         "rel_error": rel_error,
         "seed": seed,
         "causal": work.causal,
+        "memory": memory.peak,
         "versions": {
             "attnlimit": attnlimit.__version__,
             "torch": torch.__version__,
@@ -119,6 +128,15 @@ class _Plan:
         for k in range(self.queries):
             if k // count < len(rows[k % count]):
                 self.places.append((k % count, int(rows[k % count][k // count])))
+
+    def memory(self) -> Memory:
+        count, length = self.windows.shape
+        at_once = count * length if self.pooled else length
+        queries = len(self.places) if self.pooled else -(-len(self.places) // count)
+        points = POINTS if self.pooled else CONTEXT_POINTS
+        return estimate_memory(
+            self.loaded.model, tokens=at_once, keys=at_once, queries=queries, points=points
+        )
 
 
 class _Work:

@@ -127,7 +127,7 @@ def downstream_curve(
     examples into thirds.
     """
     tokenizer, given, seeds = loaded.need_tokenizer(), as_documents(texts), checked_seeds(seeds)
-    tokens, level = longest(loaded.model, tokens or DEFAULT_TOKENS), checked_level(level)
+    tokens, level = longest(loaded.model, DEFAULT_TOKENS if tokens is None else tokens), checked_level(level)
     budgets = [_budgets(loaded, one, kept, tokens) for one in _listed(sizes)]
     chosen = task_for(loaded) if task is None else task
     steps = Steps(progress, 1 + len(budgets) * len(seeds))

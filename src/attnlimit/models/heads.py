@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.exact import Kept
 from attnlimit.exact.fixed_size import fixed_size_squares
-from attnlimit.exact.prepare import BIN_ABOVE, prepare_scores
+from attnlimit.exact.prepare import BIN_ABOVE, QUERIES_AT_ONCE, prepare_scores
 from attnlimit.rates import exponents
 
 POLICIES = {"sampled": Kept(), "kept": Kept(own=True, sinks=4, window=16, top=16)}
@@ -124,12 +124,12 @@ class Measured:
         many = torch.tensor([self.n], dtype=torch.float64, device=scores.device)
         result = torch.zeros(len(scores), len(self.n), dtype=torch.float64, device=scores.device)
         left = ~hidden if mask is None else ~(hidden | mask)
-        rows = left.any(1)
-        if bool(rows.any()):
+        some = left.any(1).nonzero()[:, 0]
+        for rows in some.split(QUERIES_AT_ONCE) if len(some) else ():
             given: dict[str, Any] = {
                 "kept": None if mask is None else (mask & ~hidden)[rows],
                 "hidden": hidden[rows] if bool(hidden.any()) else None,
-                "sink": None if sink is None else sink.expand(int(rows.sum())),
+                "sink": None if sink is None else sink.expand(len(rows)),
                 "binned": scores.shape[1] > BIN_ABOVE,
             }
             if self.different:

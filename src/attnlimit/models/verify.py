@@ -188,7 +188,7 @@ def verify(
     budgets.check_fits(loaded.model)
     tokenizer, given, seeds = loaded.need_tokenizer(), as_documents(texts), checked_seeds(seeds)
     level, allowed = checked_level(level), Allowed() if allowed is None else allowed
-    tokens = longest(loaded.model, tokens or budgets.tokens or DEFAULT_TOKENS)
+    tokens = longest(loaded.model, tokens if tokens is not None else budgets.tokens or DEFAULT_TOKENS)
     chosen = task_for(loaded) if task is None else task
     steps = Steps(progress, 2 + len(seeds))
     found = token_windows(tokenizer, given, tokens, most=as_count(windows, "windows"))

@@ -1,0 +1,56 @@
+"""What an analysis needs in memory, said before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnlimit.exact.populations import MOST_BINS
+from attnlimit.exact.prepare import BIN_ABOVE, QUERIES_AT_ONCE
+
+QUADRATURE_POINTS = 160
+"""Of the exact error, rarely more."""
+ALLOCATOR = 2.0
+"""The C library keeps about as much again of what was freed."""
+OVERHEAD = 60e6
+"""Buffers of torch and compiled loops."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: the model's weights, and the most that is there beside them at one time (an estimate)."""
+
+    weights: float
+    peak: float
+
+    def __str__(self) -> str:
+        return f"about {self.peak / 1e9:.2g} GB beside the model's {self.weights / 1e9:.2g} GB"
+
+
+def estimate_memory(model: Any, *, tokens: int, keys: int, queries: int, points: int) -> Memory:
+    """One layer of the forward pass over `tokens` tokens (states, q, k, v and what is between its two linear maps), and
+    the curves of as many heads at once as torch has threads, `queries` queries over `keys` keys at `points` sizes."""
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    hidden = _first(config, "hidden_size", "d_model", "n_embd") or 1024
+    inner = _first(config, "intermediate_size", "d_ff", "n_inner", "hidden_dim") or 4 * hidden
+    heads = _first(config, "num_attention_heads", "num_heads", "n_head", "n_heads") or 12
+    width = _first(config, "head_dim", "d_kv") or hidden // heads
+    size = next(model.parameters()).element_size()
+    layer = tokens * (10 * hidden + 2.5 * inner) * size
+    few = min(queries, QUERIES_AT_ONCE)
+    atoms = MOST_BINS if keys > BIN_ABOVE else keys
+    scores = 50.0 * queries * keys
+    if keys > BIN_ABOVE:
+        curves = 80.0 * few * atoms * (width + 4)
+    else:
+        curves = 24.0 * few * QUADRATURE_POINTS * points * (width + 4)
+    weights = sum(one.numel() * one.element_size() for one in model.parameters())
+    at_once = layer + torch.get_num_threads() * (scores + curves)
+    return Memory(float(weights), OVERHEAD + ALLOCATOR * at_once)
+
+
+def _first(config: Any, *names: str) -> int:
+    found = (getattr(config, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int) and value > 0), 0)

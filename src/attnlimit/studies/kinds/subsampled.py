@@ -25,12 +25,6 @@ AT_ONCE = 2**22
 """Weights of the largest block of replicates."""
 BIN_ABOVE = 256
 """Keys from which on scores are binned: four times as fast for 512 keys, and 0.04 % off."""
-POLICIES = {
-    "iid": "independent keys",
-    "without-replacement": "different keys",
-    "window": "a window and different keys",
-    "window-importance": "a window and different keys that stand for all others",
-}
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,8 +132,9 @@ class Measure(ABC):
         if not bool(torch.isfinite(value).all()):
             raise LimitDoesNotExist(
                 f"No number: {self!r} gives inf or nan here. Either its cumulant generating function is infinite "
-                f"(then n-token attention follows its largest key; tell so in _in_domain), or it leaves the range of "
-                f"{self.dtype}. Use smaller scores, head.scaled(kappa)."
+                f"(then n-token attention follows its largest key; tell so in _in_domain), or its formula is 0/0 here "
+                f"(mind a = 0, where Λ = 0 and ∇Λ is the mean), or it leaves the range of {self.dtype}: then use smaller "
+                "scores, head.scaled(kappa)."
             )
         return value
 

@@ -67,7 +67,8 @@ class Run:
         """
         if self.facts["population"] != "context":
             raise InputError(
-                "Budgets are for what a query sees at inference: analyze with population='context'."
+                "Budgets are for what a query sees at inference, but this run pooled the keys of all passages: analyze "
+                "with population='context', which `attnlimit analyze` does unless told otherwise."
             )
         if policy not in (*POLICIES, "best"):
             raise InputError(f"policy must be one of best, {', '.join(POLICIES)}; got {policy!r}.")

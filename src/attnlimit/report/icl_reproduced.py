@@ -63,7 +63,7 @@ def trajectory_figure(tasks: Sequence[tuple[str, Sequence[int], Mapping[str, Any
     for k, (words, lengths, along) in enumerate(tasks):
         for ax, (name, label) in zip(found[2 * k :], GAPS.items(), strict=False):
             _gap(ax, lengths, along, name)
-            ax.set(xscale="log", yscale="log", xlabel="flow time = Σ step sizes", ylabel=label)
+            ax.set(xlabel="flow time = Σ step sizes", ylabel=label)
             ax.set_title(words, fontsize=10, loc="left")
     found[0].legend(frameon=False, fontsize=8, title="mean and range of seeds", title_fontsize=8)
     return figure
@@ -72,13 +72,19 @@ def trajectory_figure(tasks: Sequence[tuple[str, Sequence[int], Mapping[str, Any
 def _gap(ax: Axes, lengths: Sequence[int], along: Mapping[str, Any], name: str) -> None:
     from matplotlib import colormaps
 
+    ax.set(xscale="log", yscale="log")
     time = np.array(along["time"], dtype=float)[1:]
     values = np.array(along[name], dtype=float)[:, 1:]
     shades = colormaps["viridis_r"](np.linspace(0.15, 0.95, len(lengths)))
+    means = values.mean(0)
+    least = (
+        means[means > 0].min(initial=np.inf) / 2
+    )  # 0: no gap above the noise, which a logarithm cannot show
     for m, (length, shade) in enumerate(zip(lengths, shades, strict=True)):
-        each = np.where(values[:, :, m] > 0, values[:, :, m], np.nan)  # 0: nothing above the noise
-        ax.plot(time, each.mean(0), color=shade, label=f"L = {length:,}")
+        each = np.maximum(values[:, :, m], least)
+        ax.plot(time, np.where(means[:, m] > 0, means[:, m], np.nan), color=shade, label=f"L = {length:,}")
         ax.fill_between(time, each.min(0), each.max(0), color=shade, alpha=0.15, linewidth=0)
+    ax.set(xlim=(time[0], time[-1]), ylim=(least, None))
 
 
 def _over(values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

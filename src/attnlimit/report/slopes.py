@@ -42,6 +42,7 @@ def _curves(ax: Axes, points: Sequence[Mapping[str, Any]], name: str) -> None:
         ax.plot(n, fit["scale"] * n ** -fit["exponent"], color=shade, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel=f"rms error of the outputs' {name}")
     ax.set_title(f"{name}, with fitted powers", fontsize=10, loc="left")
+    ax.xaxis.set_minor_formatter("")
     ax.set_ylim(bottom=ax.get_ylim()[0] / 3)  # room for the names
     ax.legend(frameon=False, fontsize=7.5, ncols=2, loc="lower left")
 

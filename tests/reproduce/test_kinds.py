@@ -1,0 +1,138 @@
+"""The kinds of study and the law that reproductions brought: against closed forms, and chunk by chunk."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from attnlimit import Gaussian, phase_diagram
+from attnlimit.studies.kinds import icl, kind
+from attnlimit.studies.laws import Signs, like
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 100])
+def test_sums_of_signs_are_binomial(count):
+    law = Signs(name="signs", count=count).build(like("float64", "cpu"))
+    up = np.arange(count + 1)
+    np.testing.assert_allclose(law.probabilities, stats.binom.pmf(up, count, 0.5), rtol=1e-10)
+    assert law.radius == pytest.approx(math.sqrt(count))
+    assert float(law.covariance) == pytest.approx(1.0)
+    a = torch.tensor([[0.7]], dtype=torch.float64)
+    assert float(law.cgf(a)) == pytest.approx(count * math.log(math.cosh(0.7 / math.sqrt(count))))
+
+
+def test_phase_rows_are_the_diagram():
+    found = kind("phase")
+    what = found.what.model_validate(
+        {"law": {"name": "gaussian", "dim": 1}, "kappa": [1.0, 3.0], "n": [1, 100]}
+    )
+    result = found.run(what, 1, 0)
+    diagram = phase_diagram(Gaussian(dim=1), [1.0, 3.0], [1, 100])
+    rows = list(found.rows(result))
+    assert [row[2] for row in rows] == pytest.approx(diagram.relative_rms.flatten().tolist())
+    assert rows[0][2] == pytest.approx(1.0)  # one Gaussian key against its own spread
+    assert len(rows[0]) == len(found.columns)
+
+
+def hardmax(rule, dim=3, n=(10, 1000, 10**6)):
+    found = kind("hardmax")
+    what = found.what.model_validate({"dim": dim, "kappa": rule, "n": list(n)})
+    result = found.run(what, 1, 0)
+    assert all(len(row) == len(found.columns) for row in found.rows(result))
+    return found.summary(what, [result])
+
+
+def test_hardmax_on_the_sphere_of_three_dimensions():
+    """Heights are uniform on [−1, 1] there, so E‖y_max − y*‖² = 2(1 − E max) = 4/(n + 1)."""
+    found = hardmax("infinite")
+    assert found["rms"] == pytest.approx([math.sqrt(4 / (n + 1)) for n in found["n"]])
+
+
+def test_the_best_kappa_is_better_than_both_rules():
+    best, log, hard = (hardmax(rule, dim=5, n=[1000, 10**6]) for rule in ("best", "log", "infinite"))
+    assert all(b < min(x, y) for b, x, y in zip(best["rms"], log["rms"], hard["rms"], strict=True))
+    assert log["kappa_at_n"] == pytest.approx([math.log(1000), math.log(10**6)])
+
+
+def test_concentration_of_chunks_is_that_of_all_and_meets_the_exact_curve():
+    found = kind("concentration")
+    setting = {
+        "law": {"name": "gaussian", "dim": 2},
+        "head": {"name": "identity", "horizon": 0.5},
+        "n": [20, 80, 320],
+    }
+    what = found.what.model_validate({**setting, "queries": 32})
+    parts = [found.run(what, 40, seed) for seed in (1, 2)]
+    told = found.summary(what, parts)
+    assert told["replicates"] == 80
+    rows = [row for part in parts for row in found.rows(part)]
+    assert len(rows) == 2 * 40 * 3 * 3
+    square = np.mean([row[4] for row in rows if row[1] == "A" and row[2] == 80])
+    assert told["A"]["rms"][1] == pytest.approx(math.sqrt(square))
+    for rms, error, exact in zip(
+        told["output"]["rms"], told["output"]["rms_standard_error"], told["exact_output_rms"], strict=True
+    ):
+        assert abs(rms - exact) < 4.5 * error  # about 1 in 50,000 by chance over the three sizes
+
+
+SMALL = {
+    "task": {"name": "regression", "dim": 2},
+    "lengths": [3, 8],
+    "steps": 4,
+    "lr": 0.1,
+    "batch": 4,
+    "reports": 2,
+    "evaluation": 32,
+}
+
+
+def test_what_was_measured_along_training_is_that_of_the_rows():
+    found = kind("icl")
+    what = found.what.model_validate(SMALL)
+    parts = [found.run(what, 2, seed) for seed in (1, 2)]
+    told = found.summary(what, parts)["along"]
+    assert told["step"][0] == 0
+    assert told["step"][-1] == 4
+    risk = np.array(told["risk"])
+    assert risk.shape == (4, len(told["step"]), 2)
+    for part, first in zip(parts, (0, 2), strict=True):
+        for row in part["rows"]:
+            place = (first + row[0], told["step"].index(row[1]), what.lengths.index(row[2]))
+            assert risk[place] == row[4]
+    assert told["time"] == pytest.approx([0.1 * step for step in told["step"]])
+
+
+def test_a_long_training_leaves_no_checkpoint_and_the_same_numbers(tmp_path, monkeypatch):
+    found = kind("icl")
+    what = found.what.model_validate(SMALL)
+    plain = found.run(what, 2, 5)
+    monkeypatch.setattr(icl, "LONG", 1)
+    monkeypatch.setattr(icl.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert found.run(what, 2, 5) == plain
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    """Stopped after its second report, it is not done again from the start, and ends the same."""
+    found = kind("icl")
+    what = found.what.model_validate(SMALL)
+    plain = found.run(what, 2, 5)
+    monkeypatch.setattr(icl, "LONG", 1)
+    monkeypatch.setattr(icl.tempfile, "gettempdir", lambda: str(tmp_path))
+    real = icl.train
+
+    def stopped(*args, **options):
+        def stop(done, total):
+            raise KeyboardInterrupt
+
+        return real(*args, **options, progress=stop)
+
+    monkeypatch.setattr(icl, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        found.run(what, 2, 5)
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(icl, "train", real)
+    assert found.run(what, 2, 5) == plain
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,308 @@
+"""Verdicts of every reproduction: on data made to agree with the claim, and on data made not to."""
+
+import math
+
+import numpy as np
+import pytest
+
+from attnlimit import Gaussian, exponents, phase_diagram
+from attnlimit.reproduce import Outcome, find
+from attnlimit.reproduce.constants import uniform_rows
+
+AGREES, DIFFERS, CANNOT_TELL = Outcome.AGREES, Outcome.DIFFERS, Outcome.CANNOT_TELL
+
+
+def verdict_of(name, runs, words):
+    """The one verdict whose claim holds these words."""
+    (found,) = [one for one in find(name).verdicts(runs) if words in one.claim]
+    return found
+
+
+def fit(exponent, half=0.01):
+    return {"exponent": exponent, "interval": [exponent - half, exponent + half], "level": 0.95, "scale": 1.0}
+
+
+# --- sharp rates ----------------------------------------------------------------------------------
+
+
+def sharp(rms, mean_rms, H=2.0):
+    n = [10**k for k in range(3, 13)]
+    curves = {"rms": [x**-rms for x in n], "mean_rms": [x**-mean_rms for x in n]}
+    return {"sharp-rates": {"points": [{"horizon": H, "n": n, **curves}]}}
+
+
+def test_sharp_rates_agree_with_curves_of_the_sharp_exponents_alone():
+    known = exponents(2.0)
+    good = find("sharp-rates").verdicts(sharp(known.rms, known.mean_rms))
+    assert [one.outcome for one in good] == [AGREES] * 3
+    bad = find("sharp-rates").verdicts(sharp(known.rms - 0.05, known.mean_rms + 0.05))
+    assert [one.outcome for one in bad] == [DIFFERS] * 3
+
+
+# --- phase diagram --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def phases():
+    n = [round(10 ** (k / 4)) for k in range(49)]
+    kappa = [1.0, 1.5, 2.0, 2.5, 3.0, 3.3, 3.6, 3.8, 4.0, 6.0, 8.0]
+    return phase_diagram(Gaussian(dim=1), kappa, n).to_dict()
+
+
+def test_the_exact_phase_diagram_has_its_phases(phases):
+    found = find("phase-diagram").verdicts({"phase-diagram": {"points": [phases]}})
+    assert [one.outcome for one in found] == [AGREES] * 3
+
+
+def test_errors_that_average_everywhere_have_none(phases):
+    """As if the central limit theorem held for all n: it is never left, and no key takes all."""
+    scale, n = np.array(phases["scale"])[:, None], np.array(phases["n"], dtype=float)
+    square = np.array(phases["kappa"])[:, None] ** 2
+    rms = np.exp(square / 2) * np.sqrt((1 + square) / n) / scale
+    made = {"phase-diagram": {"points": [{**phases, "relative_rms": rms.tolist()}]}}
+    assert verdict_of("phase-diagram", made, "leaves the central limit").outcome is CANNOT_TELL
+    assert verdict_of("phase-diagram", made, "one key takes all").outcome is DIFFERS
+
+
+# --- hardmax --------------------------------------------------------------------------------------
+
+
+def hardmax(log, best):
+    n = [10**k for k in range(3, 13)]
+    wiggle = [1 + 0.002 * (-1) ** k for k in range(len(n))]  # a curve that is no law exactly
+    points = [
+        {"dim": 5, "kappa": "log", "n": n, "rms": [log(x) * w for x, w in zip(n, wiggle, strict=True)]},
+        {"dim": 5, "kappa": "best", "n": n, "rms": [best(x) * w for x, w in zip(n, wiggle, strict=True)]},
+    ]
+    return {"hardmax-log-rate": {"points": points}}
+
+
+def test_the_two_laws_on_the_way_to_hardmax_are_told_apart():
+    def power(x):
+        return x ** (-1 / 3)
+
+    def logarithm(x):
+        return 1 / math.log(x)
+
+    ours = [one.outcome for one in find("hardmax-log-rate").verdicts(hardmax(logarithm, power))]
+    assert ours == [AGREES, AGREES, DIFFERS, AGREES]
+    turned = [one.outcome for one in find("hardmax-log-rate").verdicts(hardmax(power, logarithm))]
+    assert turned == [DIFFERS, AGREES, AGREES, DIFFERS]
+    slower = hardmax(logarithm, lambda x: 1 / math.log(x) ** 0.5)
+    assert verdict_of("hardmax-log-rate", slower, "at most C/log n").outcome is DIFFERS
+
+
+# --- constants in R -------------------------------------------------------------------------------
+
+LAW = {"name": "signs", "count": 1}
+HEAD = {"name": "identity", "horizon": 0.5}
+
+
+def uniform(constant, exponent=0.5):
+    """A study with √n·error = constant(R, edge); edge is the limit's at ‖x‖ = R."""
+    n = [3000, 10000, 30000]
+    study = {"what": {"law": LAW, "head": HEAD, "n": n, "statistic": "sup", "radius": 1.0}}
+
+    def point(count, C):
+        told = {"mean": [C / m**0.5 for m in n], "mean_standard_error": [0.01 * C / m**0.5 for m in n]}
+        return {"varies": {"law.count": count}, "n": n, "fit": fit(exponent), **told}
+
+    counts = [1, 4, 9, 16, 25]
+    edges = [
+        row["edge"]
+        for row in uniform_rows(
+            {"uniform-constant": {"study": study, "points": [point(c, 1.0) for c in counts]}}
+        )
+    ]
+    made = [point(c, constant(c**0.5, edge)) for c, edge in zip(counts, edges, strict=True)]
+    return {"uniform-constant": {"study": study, "points": made}}
+
+
+def test_the_uniform_constant_grows_as_the_limit_says():
+    good = find("uniform-constant").verdicts(uniform(lambda R, edge: edge))
+    assert [one.outcome for one in good] == [AGREES] * 4
+    flat = find("uniform-constant").verdicts(uniform(lambda R, edge: R, exponent=0.3))
+    assert [one.outcome for one in flat] == [DIFFERS, AGREES, DIFFERS, DIFFERS]
+    above = uniform(lambda R, edge: 1e3 * edge)
+    assert verdict_of("uniform-constant", above, "proved bound").outcome is DIFFERS
+
+
+def test_the_edge_of_the_uniform_constant_by_hand():
+    """One sign: tokens ±1, a = ½. D = log(cosh 1/cosh² ½), variance and shift of the tilted laws are those of tanh."""
+    row = uniform_rows(uniform(lambda R, edge: edge))[0]
+    tilted = 1 - math.tanh(1.0) ** 2 + (math.tanh(1.0) - math.tanh(0.5)) ** 2
+    assert row["edge"] == pytest.approx(math.sqrt(math.cosh(1.0) / math.cosh(0.5) ** 2 * tilted))
+
+
+def moment(constant):
+    n, H = [1000, 10000], 0.5
+    study = {"what": {"law": LAW, "head": HEAD, "n": n, "statistic": "mean"}}
+    power = float(exponents(H).paper)
+    points = [
+        {
+            "varies": {"law.count": count, "statistic": "mean"},
+            "n": n,
+            "horizon": H,
+            "rms": [constant(count**0.5) * m**-power for m in n],
+            "rms_standard_error": [0.02 * constant(count**0.5) * m**-power for m in n],
+        }
+        for count in (2, 4, 9, 16, 25, 49, 100)
+    ]
+    return {"moment-constant": {"study": study, "points": points}}
+
+
+def test_the_moment_constant_must_not_grow_exponentially():
+    good = find("moment-constant").verdicts(moment(lambda R: 0.5 * R**0.2))
+    assert [one.outcome for one in good] == [AGREES] * 2
+    bad = find("moment-constant").verdicts(moment(lambda R: math.exp(0.097 * R**2)))
+    assert [one.outcome for one in bad] == [DIFFERS] * 2
+
+
+# --- Gaussian and sphere --------------------------------------------------------------------------
+
+
+def slopes(exponent, half=0.01, horizons=(0.2, 0.6, 1.0, 1.5)):
+    n = [1000, 3000, 10000]
+    points = [
+        {
+            "statistic": statistic,
+            "varies": {"head.horizon": H},
+            "horizon": H,
+            "fit": fit(exponent(H), half),
+            "n": n,
+            "rms": [m ** -exponent(H) for m in n],
+            "rms_standard_error": [0.01] * 3,
+        }
+        for statistic in ("mean", "covariance")
+        for H in horizons
+    ]
+    return {"study": {"points": points}}
+
+
+def paper(H):
+    return float(exponents(H).paper)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "half", "expected"),
+    [
+        (paper, 0.01, [AGREES, AGREES, AGREES]),
+        (lambda H: paper(H) + 0.1, 0.01, [AGREES, DIFFERS, AGREES]),
+        (lambda H: paper(H) - 0.1, 0.01, [DIFFERS, DIFFERS, AGREES]),
+        (lambda H: 0.5, 0.01, [AGREES, DIFFERS, CANNOT_TELL]),
+        (lambda H: 0.3 + 0.1 * H, 0.01, [DIFFERS, DIFFERS, DIFFERS]),
+        (paper, 0.2, [CANNOT_TELL, AGREES, AGREES]),
+    ],
+)
+def test_gaussian_slopes(exponent, half, expected):
+    found = find("gaussian").verdicts(slopes(exponent, half))
+    assert [one.outcome for one in found] == 2 * expected
+
+
+def test_sphere_slopes_are_a_half():
+    good = find("sphere").verdicts(slopes(lambda H: 0.5))
+    assert {one.outcome for one in good} == {AGREES}
+    bad = find("sphere").verdicts(slopes(lambda H: 0.4))
+    assert [one.outcome for one in bad if "n^(−1/2)" in one.claim] == [DIFFERS] * 8
+    wide = find("sphere").verdicts(slopes(lambda H: 0.5, half=0.1))
+    assert [one.outcome for one in wide if "n^(−1/2)" in one.claim] == [CANNOT_TELL] * 8
+
+
+# --- in-context regression ------------------------------------------------------------------------
+
+LENGTHS = [10, 30, 100, 300]
+
+
+def along(power, scale=1.0):
+    """Three replicates, three reports; everything falls like L^−power."""
+    rows = [[[scale * w * L**-power for L in LENGTHS] for _ in range(3)] for w in (0.98, 1.0, 1.02)]
+    names = ("risk", "gradient_gap", "parameter_gap", "infinite_risk")
+    return {"step": [0, 10, 100], "time": [0.0, 0.1, 1.0], **dict.fromkeys(names, rows)}
+
+
+def regression(spec, softmax, linear):
+    what = {"task": {"name": "regression", "dim": 3, "noise": 0.1}, "lengths": LENGTHS, "steps": 100}
+    points = [
+        {
+            "varies": {"task.cov": '{"ar1": 0.5}', "attention": name},
+            "attention": name,
+            "lengths": LENGTHS,
+            "along": one,
+        }
+        for name, one in (("softmax", softmax), ("linear", linear))
+    ]
+    return {spec: {"study": {"what": what}, "points": points}}
+
+
+def test_risks_that_vanish_and_risks_that_do_not():
+    good = regression("icl-risk", along(0.9, 2.0), along(0.95, 1.0))
+    assert [one.outcome for one in find("icl-risk").verdicts(good)] == [AGREES] * 4
+    bad = regression("icl-risk", along(-0.2, 1e-4), along(-0.2, 0.5e-4))
+    outcomes = [one.outcome for one in find("icl-risk").verdicts(bad)]
+    assert outcomes == [DIFFERS, AGREES, DIFFERS, DIFFERS]
+    turned = regression("icl-risk", along(0.9, 1.0), along(0.9, 2.0))
+    assert verdict_of("icl-risk", turned, "becomes linear").outcome is CANNOT_TELL
+    worse = regression("icl-risk", along(0.1, 1.0), along(0.2, 0.5))
+    assert verdict_of("icl-risk", worse, "does no worse").outcome is DIFFERS
+
+
+def test_gaps_to_the_flow_that_vanish_and_that_do_not():
+    good = regression("icl-trajectory", along(0.5), along(0.5))
+    assert [one.outcome for one in find("icl-trajectory").verdicts(good)] == [AGREES] * 3
+    bad = regression("icl-trajectory", along(-0.3), along(0.5))
+    assert [one.outcome for one in find("icl-trajectory").verdicts(bad)] == [DIFFERS] * 3
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def gradients(exponent, off=1.0):
+    n = [32, 128, 512]
+    points = []
+    for H in (0.25, 0.5, 1.0):
+        rms = [m ** -exponent(H) for m in n]
+        one = {
+            "rms": [off * x for x in rms],
+            "rms_standard_error": [0.02 * x for x in rms],
+            "fit": fit(exponent(H)),
+        }
+        points.append(
+            {"horizon": H, "n": n, "exact_output_rms": rms, **dict.fromkeys(("output", "A", "V"), one)}
+        )
+    return {"gradient-concentration": {"points": points}}
+
+
+def test_gradients_that_concentrate_and_that_do_not():
+    good = find("gradient-concentration").verdicts(gradients(lambda H: 0.5 - 0.15 * max(0.0, H - 0.5)))
+    assert {one.outcome for one in good} == {AGREES}
+    bad = find("gradient-concentration").verdicts(gradients(lambda H: -0.1 + 0.3 * H, off=1.5))
+    assert {one.outcome for one in bad} == {DIFFERS}
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "axes"),
+    [
+        ("sharp-rates", sharp(0.2, 0.3), 2),
+        ("hardmax-log-rate", hardmax(lambda x: 1 / math.log(x), lambda x: x**-0.3), 1),
+        ("uniform-constant", uniform(lambda R, edge: edge), 1),
+        ("moment-constant", moment(lambda R: R), 1),
+        ("gaussian", slopes(paper), 3),
+        ("sphere", slopes(paper), 3),
+        ("icl-risk", regression("icl-risk", along(0.9), along(0.9)), 1),
+        ("icl-trajectory", regression("icl-trajectory", along(0.9), along(0.9)), 2),
+        ("gradient-concentration", gradients(lambda H: 0.5), 3),
+    ],
+)
+def test_figures_have_their_panels_and_names(name, runs, axes):
+    figure = find(name).figure(runs)
+    assert len(figure.axes) == axes
+    assert all(ax.get_xlabel() for ax in figure.axes)
+    figure.canvas.draw()
+
+
+def test_the_phase_figure(phases):
+    figure = find("phase-diagram").figure({"phase-diagram": {"points": [phases]}})
+    assert "number of keys" in figure.axes[0].get_ylabel()

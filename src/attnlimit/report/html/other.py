@@ -10,7 +10,7 @@ from typing import Any
 from attnlimit.errors import InputError
 from attnlimit.report.html.icl import icl_page
 
-RECORDS = ("run.json", "summary.json", "result.json", "icl.json")
+RECORDS = ("run.json", "summary.json", "result.json", "icl.json", "verdict.json")
 KINDS = {".svg": "svg+xml", ".png": "png"}
 
 

@@ -224,6 +224,11 @@ def test_thirds_agree_and_differ_by_what_the_horizon_does():
     assert outcomes(flat)[0] is CANNOT_TELL
 
 
+def test_how_far_horizons_reach_is_said():
+    said = downstream.thirds_said(downstream_runs("downstream-by-horizon"))
+    assert said == ["Weights: packaged-bert.", "Horizons of the texts lie between 0.5 and 1.5."]
+
+
 def test_thirds_are_of_equal_size_and_by_rising_horizon():
     runs = downstream_runs("downstream-by-horizon")
     third = downstream.curve(runs["downstream-by-horizon"]["points"]).third

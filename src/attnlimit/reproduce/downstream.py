@@ -170,6 +170,11 @@ def _loses_more(points: Points) -> Verdict:
     return at_least(claim, 0.0, value, _ends(resampled[0] - resampled[1]))
 
 
+def thirds_said(runs: Runs) -> list[str]:
+    found = [horizon for point in runs[THIRDS]["points"] for horizon in point["horizons"]]
+    return [*weights(runs), f"Horizons of the texts lie between {min(found):.3g} and {max(found):.3g}."]
+
+
 def table(runs: Runs) -> list[dict[str, Any]]:
     """One row for every model, size, seed and text."""
     rows = []
@@ -216,6 +221,6 @@ RESULTS = (
         specs=(THIRDS,),
         table=table,
         notes=(*NOTES, "A text's horizon is the mean over layers and heads, from its own tokens."),
-        said=weights,
+        said=thirds_said,
     ),
 )

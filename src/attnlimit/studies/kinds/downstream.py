@@ -35,7 +35,7 @@ class Downstream(Fields):
     model: ModelChoice
     text: Annotated[list[File], Field(min_length=1)] | None = None
     tokens: PositiveInt = 256
-    examples: PositiveInt | None = None
+    examples: PositiveInt = 64
     keys: PositiveInt
     windows: PositiveInt = 4
     per_query: bool = False

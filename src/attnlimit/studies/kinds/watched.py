@@ -28,7 +28,7 @@ class Evaluated:
 
 
 def evaluate(
-    loaded: Loaded, texts: Sequence[Document], tokens: int, examples: int | None, full: Evaluated | None
+    loaded: Loaded, texts: Sequence[Document], tokens: int, examples: int, full: Evaluated | None
 ) -> Evaluated:
     """The task of an encoder or a classifier; answers of the `full` model stand in for labels that texts do not have."""
     task = watched(loaded, full)

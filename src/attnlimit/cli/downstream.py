@@ -13,6 +13,7 @@ from attnlimit.errors import InputError, MissingExtra
 if TYPE_CHECKING:
     from attnlimit.models.compare import Comparison
     from attnlimit.models.downstream import DownstreamCurve
+    from attnlimit.models.intervals import Estimate
 
 
 @guarded
@@ -119,33 +120,31 @@ def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path
 
 
 def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str, unit: str) -> None:
-    """A row a size: all examples, thirds, and the split."""
-    thirds = curve.thirds
-    columns = ["keys", "of all", curve.full.name, *(f"{name} H" for name in thirds)]
-    rows: list[list[object]] = []
-    for place, value in enumerate(curve.values):
-        row: list[object] = [f"{curve.keys[place]:.1f}", f"{curve.share[place]:.1%}", repr(value)]
-        row += [f"{part[place].value:.3g}" for part in thirds.values()]
-        if comparison is not None:
-            ratio = comparison.ratios[place]
-            row += [
-                repr(comparison.split.values[place]),
-                f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]",
-            ]
-        rows.append(row)
-    full: list[object] = ["all", "100.0%", f"{curve.full.value:.4g}"]
-    full += [f"{value:.3g}" for value in curve.full_thirds.values()]
+    """A row a size: all examples and thirds; then the split, and the keys that it needs for the same."""
+    thirds, name = curve.thirds, curve.full.name
+    rows: list[list[str]] = [
+        [f"{curve.keys[k]:.1f}", f"{curve.share[k]:.0%}", _short(value)]
+        + [f"{part[k].value:.3f}" for part in thirds.values()]
+        for k, value in enumerate(curve.values)
+    ]
+    full = ["all", "100%", f"{curve.full.value:.3f}"]
+    rows.append(full + [f"{value:.3f}" for value in curve.full_thirds.values()])
+    columns = ["keys", "of all", name, *(f"{third} H" for third in thirds)]
+    out.print(table("The same number of keys in every head; H: thirds by horizon", columns, rows))
     if comparison is not None:
-        columns += ["optimal split", "keys of the split for the same"]
-        full += ["", ""]
-    kept = (
-        "own token, sinks, window and top keys kept, the rest drawn"
-        if policy == "kept"
-        else "keys drawn only"
+        pairs = zip(comparison.uniform.keys, comparison.split.values, comparison.ratios, strict=True)
+        split = [[f"{keys:.1f}", _short(value), _short(ratio, 2)] for keys, value, ratio in pairs]
+        columns = ["keys", name, "keys for what uniform reaches, over uniform keys"]
+        out.print()
+        out.print(table(f"Optimal split ({comparison.objective})", columns, split))
+    kept = "own token, sinks, window and top keys kept, the rest drawn" if policy == "kept" else "all drawn"
+    out.print(
+        f"\nKeys: distinct ones per query and head ({kept}). {curve.per_example.shape[2]} examples, "
+        f"{len(curve.seeds)} seeds, {curve.level:.0%} intervals. {name.capitalize()}: {unit}.",
+        highlight=False,
+        markup=False,
     )
-    title = (
-        f"{curve.full.name} against distinct keys per query and head ({kept}; {curve.level:.0%} intervals)"
-    )
-    out.print(table(title, columns, [*rows, full]))
-    examples = curve.per_example.shape[2]
-    out.print(f"{examples} examples, {len(curve.seeds)} seeds; {unit}.", highlight=False, markup=False)
+
+
+def _short(one: Estimate, digits: int = 3) -> str:
+    return f"{one.value:.{digits}f} [{one.low:.{digits}f}, {one.high:.{digits}f}]"

@@ -82,7 +82,9 @@ def verify(
 
 def _show(result: Verification) -> None:
     """A row a layer, the logits, the task, the verdict."""
-    ratio = result.measured / result.predicted
+    from attnlimit.models.verify import FLOOR
+
+    ratio = result.measured.clamp_min(FLOOR) / result.predicted.clamp_min(FLOOR)
     rows: list[tuple[object, ...]] = []
     for layer in range(len(result.measured)):
         known = ratio[layer][~ratio[layer].isnan() & ~ratio[layer].isinf()]

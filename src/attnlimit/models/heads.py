@@ -44,6 +44,8 @@ class HeadReport:
     """Mean number of keys that a query sees."""
     shares: dict[str, float]
     """Mean attention weight on the own token, the first 4 keys and the last 16 up to the own one."""
+    kept_keys: dict[str, float]
+    """By policy: mean number of keys that a query keeps."""
     n: tuple[int, ...]
     curves: dict[str, dict[str, tuple[float, ...]]]
     """By policy: relative error at each n, `rms` over queries, `median` and `p90` of the queries."""
@@ -81,6 +83,7 @@ class Measured:
     scores: list[Tensor] = field(default_factory=list)
     effective: list[Tensor] = field(default_factory=list)
     visible: list[Tensor] = field(default_factory=list)
+    kept: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in POLICIES})
     shares: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def add(
@@ -110,6 +113,7 @@ class Measured:
         for name, kept in POLICIES.items():
             kept = _possible(kept, positions, ordered)
             mask = None if kept == Kept() else kept.mask(scores, positions)
+            self.kept[name].append(torch.zeros_like(seen) if mask is None else (mask & ~hidden).sum(1))
             self.squares[name].append(self._squares(scores, values, hidden, mask, sink))
 
     def _squares(
@@ -168,6 +172,7 @@ class Measured:
             effective_keys=_quantiles(effective),
             visible_keys=float(visible),
             shares={key: float(torch.cat(parts).mean()) for key, parts in self.shares.items()},
+            kept_keys={key: float(torch.cat(parts).double().mean()) for key, parts in self.kept.items()},
             n=self.n,
             curves={key: _curve(errors) for key, errors in relative.items()},
             n_median=median,

@@ -106,7 +106,7 @@ class Run:
             HeadCurve(
                 one.n,
                 tuple(e * e for e in one.curves[name]["rms"]),
-                full=max(1, round(one.visible_keys) - _always(name, one)),
+                full=max(1, round(one.visible_keys - one.kept_keys[name])),
                 weight=max(share or 0.0, 1e-6) if known else 1.0,
             )
             for one, share in zip(self.heads, shares, strict=True)
@@ -119,7 +119,7 @@ class Run:
         full = HeadBudget(one.layer, one.head, Kept(), None, 0.0, visible, visible)
         if sampled is None:
             return full
-        always = min(visible, _always(name, one))
+        always = one.kept_keys[name]
         rest = visible - always
         drawn = min(rest, float(sampled))
         if always + drawn >= visible - 0.5:
@@ -174,13 +174,6 @@ class Run:
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"{path} is damaged ({problem}): analyze again.") from problem
         return cls(record, heads)
-
-
-def _always(name: str, one: HeadReport) -> int:
-    """Keys that a policy keeps of what this head sees."""
-    kept = POLICIES[name]
-    near = 0 if one.cross else max(int(kept.own), kept.window)
-    return min(round(one.visible_keys), near + kept.sinks + kept.top)
 
 
 def _head(record: dict[str, Any]) -> HeadReport:

@@ -33,12 +33,13 @@ def downstream_figure(
             raise InputError(
                 "Thirds are drawn for one curve, made with horizons: downstream_curve(…, horizons=…)."
             )
-        for colour, (name, values) in zip(COLOURS, first.thirds.items(), strict=False):
-            _line(ax, first.keys, values, f"{name} horizon", colour)
+        for place, (colour, (name, values)) in enumerate(zip(COLOURS, first.thirds.items(), strict=False)):
+            _line(ax, _beside(first.keys, place - 1.0), values, f"{name} horizon", colour)
             ax.axhline(first.full_thirds[name], color=colour, linestyle=":", linewidth=1)
     else:
-        for colour, (name, curve) in zip(COLOURS, named.items(), strict=False):
-            _line(ax, curve.keys, curve.values, name or "sampled keys", colour if name else BLUE)
+        for place, (colour, (name, curve)) in enumerate(zip(COLOURS, named.items(), strict=False)):
+            keys = _beside(curve.keys, place - (len(named) - 1) / 2)
+            _line(ax, keys, curve.values, name or "sampled keys", colour if name else BLUE)
         ax.axhline(first.full.value, color=BLACK, linestyle=":", linewidth=1, label="all keys")
     how = f"{len(first.seeds)} seeds × {first.per_example.shape[2]} examples, {first.level:.0%} intervals"
     ax.set(xscale="log", xlabel="distinct keys per query and head", ylabel=first.full.name, title=title)
@@ -50,6 +51,12 @@ def downstream_figure(
         frameon=False, fontsize=9, title=how + (", dotted: all keys" if thirds else ""), title_fontsize=8
     )
     return figure
+
+
+def _beside(keys: Sequence[float], steps: float) -> list[float]:
+    """The keys, moved a little so that intervals of several curves stand side by side."""
+    step = (max(keys) / min(keys)) ** 0.008
+    return [one * step**steps for one in keys]
 
 
 def _line(ax: Axes, keys: Sequence[float], values: Sequence[Estimate], label: str, colour: str) -> None:

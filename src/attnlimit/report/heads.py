@@ -79,13 +79,14 @@ def curves(run: Any, policy: str = "sampled") -> Figure:
     for one in run.heads:
         colour = COLOURS[one.layer % len(COLOURS)]
         label = f"layer {one.layer}" if one.head == 0 and one.layer < 2 * len(COLOURS) else None
-        ax.plot(one.n, one.curves[policy]["rms"], color=colour, alpha=0.55, linewidth=1, label=label)
+        known = [(n, error) for n, error in zip(one.n, one.curves[policy]["rms"], strict=True) if error > 0]
+        ax.plot(*zip(*known, strict=True), color=colour, alpha=0.55, linewidth=1, label=label)
     ax.axhline(float(run.facts["rel_error"]), color="black", linestyle="--", linewidth=1)
-    floor = min(min(one.curves[policy]["rms"]) for one in run.heads)
+    floor = min(error for one in run.heads for error in one.curves[policy]["rms"] if error > 0)
     ax.set(
         xscale="log", yscale="log", xlabel="sampled keys n", ylabel="relative rms error of the head's output"
     )
-    ax.set_ylim(max(floor, 1e-3) / 1.5, None)
+    ax.set_ylim(min(max(floor, 1e-3), float(run.facts["rel_error"])) / 1.5, None)
     ax.legend(frameon=False, fontsize=8, ncols=1 + (layers > 6))
     return figure
 
@@ -104,11 +105,13 @@ def slopes(run: Any) -> Figure:
         markersize=4,
         label=f"heads, fitted from n = {low} to {high}",
     )
-    fine = torch.linspace(0.01, max([*H, 1.0]) * 1.05, 200).tolist()
+    ends = torch.tensor([0.8 * min(H), 1.2 * max(H)]).log10()
+    fine = torch.logspace(float(ends[0]), float(ends[1]), 200).tolist()
     lines = (("rms", "sharp, Gaussian tokens, n → ∞", ORANGE), ("paper", "published 1/(2(1+H²))", GREEN))
     for name, words, colour in lines:
         ax.plot(fine, [float(getattr(exponents(x), name)) for x in fine], color=colour, label=words)
-    worth = "n/(1 − n/R), R keys in the context" if run.facts["population"] == "context" else "n"
-    ax.set(xlabel="horizon H", ylabel=f"exponent of the error in {worth}", ylim=(0, None))
-    ax.legend(frameon=False, fontsize=8)
+    ax.set(xlabel="horizon H", ylabel="exponent of the error", xscale="log", ylim=(0, None))
+    ax.xaxis.set_major_formatter("{x:g}")
+    worth = "exponent in n/(1 − n/R) for n of R keys" if run.facts["population"] == "context" else None
+    ax.legend(frameon=False, fontsize=8, title=worth, title_fontsize=8)
     return figure

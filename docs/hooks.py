@@ -12,6 +12,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
+def on_config(config: Any) -> Any:
+    """The page on reproductions stands beside the benchmarks where it has been written: it comes from paper-size runs."""
+    if (ROOT / "docs" / "reproduction.md").exists():
+        measured = next(part["Measured"] for part in config["nav"] if "Measured" in part)
+        measured.insert(0, {"Reproduction": "reproduction.md"})
+    return config
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace a line {{ name arguments }} by what `PARTS` writes for it."""
 

@@ -264,6 +264,15 @@ def test_predicted_errors_are_the_measured_ones_on_the_packaged_bert(bert, artic
     assert "worst is layer" in worse.verdict
 
 
+def test_heads_are_not_judged_without_intervals(gpt2, articles):
+    budgets = with_predictions(uniform(gpt2, 2), torch.full((2, 4), 1e-3))
+    options = {"tokens": 24, "examples": 2, "allowed": Allowed(drop=99.0)}
+    once = verify(gpt2, budgets, articles, seeds=[0], windows=1, **options)
+    assert once.holds
+    assert "Heads were not judged: one window with one seed gives no intervals." in once.verdict
+    assert not verify(gpt2, budgets, articles, seeds=[0, 1], windows=2, **options).holds
+
+
 def test_too_few_keys_fail_on_the_task(bert, articles):
     result = verify(bert, uniform(bert, 1), articles[:14], seeds=[0, 1], tokens=64, windows=1)
     assert result.full.value > 0.5

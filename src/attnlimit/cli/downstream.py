@@ -23,7 +23,7 @@ def downstream(
     ] = None,
     keys: Annotated[
         str, typer.Option(help="Sampled keys per head: 4,16,64 or 4:64:3 (log-spaced).")
-    ] = "2,8,32,128",
+    ] = "8,24,72",
     run: Annotated[
         Path | None,
         typer.Option(help="Folder of attnlimit analyze: compare its optimal split with uniform keys."),
@@ -31,7 +31,7 @@ def downstream(
     split: Annotated[str, typer.Option(help="Error that the split makes least: output or head.")] = "output",
     policy: Annotated[
         str, typer.Option(help="sampled, or kept: own token, sinks, window and top keys are always there.")
-    ] = "kept",
+    ] = "sampled",
     text: Annotated[
         list[str] | None, typer.Option(help="Text: files, .jsonl or - (default: Wikipedia articles).")
     ] = None,
@@ -75,7 +75,11 @@ def downstream(
     common: dict[str, Any] = {"tokens": length, "examples": examples}
     with progress("horizons") as step:
         horizons = example_horizons(loaded, given, **common, progress=step)
-    common |= {"horizons": horizons, "seeds": range(seeds), "per_query": per_query}
+    common |= {
+        "horizons": horizons if len(horizons) >= 3 else None,
+        "seeds": range(seeds),
+        "per_query": per_query,
+    }
     with progress("percent") as step:
         curve, comparison = _curves(loaded, given, sizes, found, split, policy, {**common, "progress": step})
     record = curve.to_dict() if comparison is None else comparison.to_dict()
@@ -112,6 +116,8 @@ def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path
         drawn = {"the same in every head": comparison.uniform, "optimal split": comparison.split}
     try:
         save(downstream_figure(drawn), folder / "downstream.png")
+        if curve.third is None:  # too few examples
+            return ", downstream.png"
         save(downstream_figure(curve, thirds=True), folder / "thirds.png")
     except MissingExtra as missing:
         err.print(f"No figures: {missing}", highlight=False)

@@ -65,7 +65,10 @@ class Comparison:
             "objective": self.objective,
             "uniform": self.uniform.to_dict(),
             "split": self.split.to_dict(),
-            "key_ratio": [one.to_dict() for one in self.ratios],
+            "key_ratio": [  # null: more keys than were tried
+                {name: value if value < float("inf") else None for name, value in one.to_dict().items()}
+                for one in self.ratios
+            ],
         }
 
     def __repr__(self) -> str:

@@ -79,9 +79,15 @@ class Verification:
     """What is lost of the metric: full − sampled, or sampled/full − 1 for perplexity."""
 
     @property
+    def judged(self) -> bool:
+        """Whether heads have intervals: one window with one seed gives none."""
+        return self.windows * len(self.seeds) > 1
+
+    @property
     def above(self) -> Tensor:
-        """(layers, heads): True where the measured error is surely above the predicted one."""
-        return self.measured_low > (1 + self.allowed.slack) * self.predicted.clamp_min(FLOOR)
+        """(layers, heads): True where the measured error is surely above the predicted one; nowhere without intervals."""
+        surely = self.measured_low > (1 + self.allowed.slack) * self.predicted.clamp_min(FLOOR)
+        return surely if self.judged else torch.zeros_like(surely)
 
     @property
     def failures(self) -> list[str]:
@@ -111,12 +117,14 @@ class Verification:
         """Whether the budgets hold, in words."""
         if not self.holds:
             return "The budgets FAIL. " + " ".join(self.failures)
-        known = bool((~self.predicted.isnan()).any())
+        known = bool((~self.predicted.isnan()).any()) and self.judged
         text = "The budgets hold: " + ("head errors are as predicted and " if known else "")
         text += f"{self.full.name} loses {self.drop.value:.2%} (at most {self.allowed.drop:.2%} allowed)."
         if self.drop.high > self.allowed.drop:
             text += f" The interval reaches {self.drop.high:.2%}: more texts or seeds would settle it."
-        if not known:
+        if not self.judged:
+            text += " Heads were not judged: one window with one seed gives no intervals."
+        elif not known:
             text += " They carry no predicted errors to compare with."
         return text
 

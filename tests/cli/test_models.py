@@ -1,0 +1,93 @@
+"""analyze, budget and downstream as a person runs them: tables, files, exit codes."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from attnlimit.cli import app
+from attnlimit.models.text import texts
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def run():
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """An analysis of two articles, made once."""
+    folder = tmp_path_factory.mktemp("models")
+    article = folder / "articles.jsonl"
+    article.write_text("\n".join(json.dumps({"text": text[:2500]}) for text in texts()[:4]))
+    made = CliRunner().invoke(
+        app,
+        [
+            "analyze",
+            "--text",
+            str(article),
+            "--tokens",
+            "48",
+            "--passages",
+            "2",
+            "--queries",
+            "4",
+            "--out",
+            str(folder / "run"),
+        ],
+    )
+    return SimpleNamespace(folder=folder, article=article, made=made)
+
+
+def test_analyze_says_memory_then_shows_keys_and_writes_files(small):
+    assert small.made.exit_code == 0, small.made.output
+    assert small.made.stderr.startswith("Memory: about 0.0")
+    assert "Keys for 5 % error in 90 % of queries" in small.made.stdout
+    assert {"run.json", "heads.parquet", "heatmap.png", "curves.png", "slopes.png"} <= {
+        path.name for path in (small.folder / "run").iterdir()
+    }
+    record = json.loads((small.folder / "run" / "run.json").read_text())
+    assert len(record["heads"]) == 72
+    assert record["memory"] > 1e6
+
+
+def test_budget_by_error_and_by_total(small, run):
+    made = run("budget", small.folder / "run", "--rel-error", "0.3", "--out", "a.json")
+    assert made.exit_code == 0, made.output
+    assert "% of full attention" in made.stdout
+    for split in ("output", "head", "uniform"):
+        shared = run("budget", small.folder / "run", "--total", "600", "--split", split, "--json")
+        assert shared.exit_code == 0, shared.output
+        assert json.loads(shared.stdout)["policy"] == f"best, {split} split"
+    wrong = run("budget", small.folder / "run", "--total", "600", "--split", "fair")
+    assert wrong.exit_code == 2
+    assert "split must be one of output, head, uniform" in wrong.stderr
+    few = run("budget", small.folder / "run", "--total", "10")
+    assert few.exit_code == 2
+    assert "72 heads need 72" in " ".join(few.stderr.split())
+
+
+def test_downstream_compares_and_draws(small, run):
+    common = ["--text", small.article, "--seeds", "1", "--tokens", "48"]
+    made = run("downstream", "--keys", "2,8", "--run", small.folder / "run", "--out", "d", *common)
+    assert made.exit_code == 0, made.output
+    assert "Optimal split (output)" in made.stdout
+    assert {path.name for path in Path("d").iterdir()} == {"downstream.json", "downstream.png", "thirds.png"}
+    record = json.loads(Path("d/downstream.json").read_text())
+    assert len(record["key_ratio"]) == 2
+    assert len(record["horizons"]) == 4
+    two = run("downstream", "--keys", "4", "--out", "e", "--examples", "2", "--json", *common)
+    assert two.exit_code == 0, two.output
+    assert json.loads(two.stdout)["thirds"] == {}  # too few examples
+    assert not Path("e/thirds.png").exists()
+    for words, message in (
+        (["--policy", "x"], "--policy must be one of"),
+        (["--keys", "0"], "--keys must be"),
+    ):
+        wrong = run("downstream", *words)
+        assert wrong.exit_code == 2
+        assert message in wrong.stderr

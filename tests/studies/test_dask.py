@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from attnlimit.errors import InputError
-from attnlimit.studies import connect, open_run, run_study, study_from
+from attnlimit.studies import Dask, WorkersLost, connect, open_run, run_study, study_from
 from attnlimit.studies.executors.jobqueue import start
 
 TASKS, KILLS = 200, 6
@@ -65,10 +66,16 @@ def done(folder: Path) -> int:
         return 0  # it has not begun
 
 
-def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children()
-    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
-    return server.children()
+def a_worker(process: subprocess.Popen[str], choice: random.Random) -> psutil.Process:
+    """One of those that live now; those that are dead already, or not born yet, are waited for."""
+    while True:
+        with suppress(psutil.Error):
+            children = psutil.Process(process.pid).children()
+            servers = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+            living = [one for server in servers for one in server.children() if one.status() != "zombie"]
+            if living:
+                return choice.choice(living)
+        time.sleep(0.05)
 
 
 def wait_for(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
@@ -98,7 +105,7 @@ def test_workers_and_the_coordinator_are_killed_and_nothing_is_lost(tmp_path, mo
                 assert listening(process) == {
                     "127.0.0.1"
                 }  # scheduler, workers and dashboards: this machine only
-            choice.choice(workers(process)).kill()
+            a_worker(process, choice).kill()
             killed += 1
             if kill == KILLS // 2:
                 process.kill()
@@ -202,3 +209,58 @@ def test_bad_descriptions_of_a_batch_system(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         start(str(path))
+
+
+class Client:
+    """What the executor asks of Dask's client."""
+
+    status = "running"
+
+    class scheduler:
+        address = "tcp://127.0.0.1:8786"
+
+    def __init__(self, *offers: dict[str, float]) -> None:
+        self.workers = {f"tcp://127.0.0.1:{k}": {"resources": offer} for k, offer in enumerate(offers)}
+        self.closed = False
+
+    def scheduler_info(self, n_workers: int):
+        return {"workers": self.workers}
+
+    def close(self, timeout: float) -> None:
+        self.closed = True
+
+
+def test_a_label_that_no_worker_offers_is_refused_at_once():
+    client = Client({}, {"GPU": 0.5})
+    with pytest.raises(
+        InputError, match="asks for workers with GPU = 1, and none of the 2 workers offers that"
+    ):
+        Dask(client, resources={"GPU": 1.0})
+    assert client.closed
+    Dask(Client({}, {"GPU": 2.0}), resources={"GPU": 1.0})
+    Dask(Client(), resources={"GPU": 1.0})  # workers of a batch system are still to come
+
+
+def test_tasks_on_cuda_ask_for_a_gpu():
+    from attnlimit.studies.spec import Study, labels
+
+    exact = {"name": "e", "kind": "exact", "what": {"device": "cuda"}}
+    assert labels(Study(**exact)) == {"GPU": 1.0}
+    assert labels(Study(**exact, resources={"GPU": 2.0, "A100": 1.0})) == {"GPU": 2.0, "A100": 1.0}
+    assert labels(Study(name="e", kind="exact", grid={"device": ["cpu", "cuda"]})) == {"GPU": 1.0}
+    assert labels(Study(name="e", kind="exact")) == {}
+
+
+def test_a_scheduler_that_is_gone_ends_the_run_by_name(monkeypatch):
+    class Future:
+        def done(self) -> bool:
+            return False
+
+    executor = Dask(Client())
+    executor._futures[Future()] = 0
+    executor._client.status = "closed"
+    monkeypatch.setattr("distributed.wait", lambda *_, **__: None)
+    with pytest.raises(
+        WorkersLost, match=r"scheduler tcp://127\.0\.0\.1:8786 does not answer \(client closed\)"
+    ):
+        executor.collect(0.0)

@@ -217,6 +217,16 @@ def test_runs_are_found_below_a_folder(tmp_path):
         pass
 
 
+def test_a_run_that_never_started_is_told_apart(tmp_path):
+    sqlite3.connect(tmp_path / "store.sqlite").close()
+    (tmp_path / "store.sqlite").touch()
+    with pytest.raises(InputError, match="holds a run that never started"), open_run(tmp_path):
+        pass
+    Store(tmp_path).close()  # tables, and nothing in them
+    with pytest.raises(InputError, match="holds a run that never started"), open_run(tmp_path):
+        pass
+
+
 # --- disks that refuse --------------------------------------------------------------------------------
 
 

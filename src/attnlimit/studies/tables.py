@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -156,8 +156,3 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
-
-
-def flat(values: Iterable[Any]) -> str:
-    """Values in one line of a table."""
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError
-from attnlimit.studies.errors import StoreError
 from attnlimit.studies.lock import holder
 from attnlimit.studies.schema import VERSION, migrate, version
 from attnlimit.studies.spec import Study
@@ -120,7 +119,7 @@ def _connect(folder: Path) -> sqlite3.Connection:
         if found == VERSION:
             return connection
         if found == 0:
-            raise StoreError(f"{folder} holds a run that never started: run its specification again.")
+            raise InputError(f"{folder} holds a run that never started: run its specification again.")
         memory = sqlite3.connect(":memory:", isolation_level=None)
         connection.backup(memory)  # an older version is brought up to date in a copy; the file stays as it is
         migrate(memory, str(folder))

@@ -29,9 +29,9 @@ class Dask:
     ) -> None:
         self._client, self._cluster = client, cluster
         self._resources = dict(resources or {})
-        self._refuse_lacking()
         self._futures: dict[Any, int] = {}
         self._threads, self._looked = 1, 0.0
+        self._refuse_lacking()
 
     def _refuse_lacking(self) -> None:
         """Tasks that ask for what no worker offers would wait for ever; workers that are still to come are trusted."""

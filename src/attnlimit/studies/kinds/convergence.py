@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
-from scipy import stats
 
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.sampling import Convergence as Curve
@@ -132,6 +131,8 @@ def half_width(what: Convergence, results: list[Result], of: str, level: float) 
         except (InputError, RateNotResolved):
             return math.inf  # too few replicates to tell
         return (high - low) / 2
+    from scipy import stats  # it takes longer to import than most tasks to run
+
     relative = found.rms_standard_error / found.rms
     quantile = float(stats.t.ppf((1 + level) / 2, found.replicates - 1))
     return quantile * float(relative.nan_to_num(math.inf, posinf=math.inf).max())

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from attnlimit import Gaussian, phase_diagram
+from attnlimit import Gaussian, measure_convergence, phase_diagram
+from attnlimit.errors import InputError
 from attnlimit.studies.kinds import icl, kind
 from attnlimit.studies.laws import Signs, like
 
@@ -136,3 +137,53 @@ def test_a_training_that_was_stopped_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(icl, "train", real)
     assert found.run(what, 2, 5) == plain
     assert list(tmp_path.iterdir()) == []
+
+
+GAUSSIAN = {
+    "law": {"name": "gaussian", "dim": 4, "cov": 0.5},
+    "head": {"name": "random", "horizon": 0.8},
+    "n": [50, 200, 800],
+    "queries": 32,
+}
+
+
+@pytest.mark.parametrize("replicates", [4, 12])
+def test_both_moments_at_once_are_those_measured_one_at_a_time(replicates):
+    """From the same generator, with the control (from 8 replicates on) and without it."""
+    found = kind("output_moments")
+    what = found.what.model_validate(GAUSSIAN)
+    result = found.run(what, replicates, 3)
+    head, law = what.build()
+    for name in ("mean", "covariance"):
+        alone = measure_convergence(
+            head,
+            law,
+            what.n,
+            statistic=name,
+            replicates=replicates,
+            queries=32,
+            self_attention=True,
+            generator=3,
+        )
+        np.testing.assert_allclose(result[name], alone.squares, rtol=1e-9, atol=1e-15)
+    assert len(list(found.rows(result))) == 2 * replicates * 3
+
+
+def test_the_precision_of_both_slopes_counts_in_their_units():
+    found = kind("output_moments")
+    what = found.what.model_validate(GAUSSIAN)
+    results = [found.run(what, 20, seed) for seed in (1, 2)]
+    told = found.summary(what, results)
+    halves = {name: np.diff(told[name]["fit"]["interval"])[0] / 2 for name in ("mean", "covariance")}
+    assert found.half_width(what, results, "slope", 0.95) == pytest.approx(max(halves.values()))
+    fine = found.what.model_validate({**GAUSSIAN, "unit": {"mean": halves["mean"], "covariance": 100.0}})
+    assert found.half_width(fine, results, "slope", 0.95) == pytest.approx(1.0)
+    with pytest.raises(InputError, match="has a precision of: slope"):
+        found.half_width(what, results, "error", 0.95)
+
+
+def test_both_moments_are_for_gaussian_tokens():
+    found = kind("output_moments")
+    what = found.what.model_validate({**GAUSSIAN, "law": {"name": "sphere", "dim": 4}})
+    with pytest.raises(InputError, match="Kind output_moments is for Gaussian tokens, got Sphere"):
+        found.check(what)

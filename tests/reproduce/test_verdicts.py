@@ -306,3 +306,22 @@ def test_figures_have_their_panels_and_names(name, runs, axes):
 def test_the_phase_figure(phases):
     figure = find("phase-diagram").figure({"phase-diagram": {"points": [phases]}})
     assert "number of keys" in figure.axes[0].get_ylabel()
+
+
+def test_points_with_both_moments_are_read_as_two():
+    made = slopes(paper)["study"]["points"]
+    mean, covariance = made[: len(made) // 2], made[len(made) // 2 :]
+    joint = [
+        {
+            **{key: one[key] for key in ("varies", "horizon", "n")},
+            "replicates": 7,
+            "mean": one,
+            "covariance": other,
+        }
+        for one, other in zip(mean, covariance, strict=True)
+    ]
+    together, apart = {"gaussian": {"points": joint}}, {"study": {"points": made}}
+    assert find("gaussian").verdicts(together) == find("gaussian").verdicts(apart)
+    rows = find("gaussian").table(together)
+    assert len(rows) == 2 * len(joint) * 3
+    assert rows[0]["published"] == paper(0.2)

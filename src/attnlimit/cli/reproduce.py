@@ -70,12 +70,13 @@ def _list(as_json: bool) -> None:
         print_json({"results": rows})
         return
     grid = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("name", "what", "of"):
-        grid.add_column(column)
+    grid.add_column("name", no_wrap=True)
+    grid.add_column("what")
     for one in found:
-        grid.add_row(one.name, escape(one.title), one.source)
+        grid.add_row(one.name, escape(one.title))
     out.print(grid)
-    out.print("attnlimit reproduce NAME runs one of them, all runs them all; --quick for a small version.")
+    text = "attnlimit reproduce NAME runs one of them, all runs them all; --quick for a small version."
+    out.print(text, highlight=False)
 
 
 def _estimated(ready: Plan) -> Plan:

@@ -14,21 +14,39 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Point = Mapping[str, Any]
-GAUSSIAN = (
-    "gaussian-mean-low",
-    "gaussian-mean-high",
-    "gaussian-covariance-low",
-    "gaussian-covariance-middle",
-    "gaussian-covariance-high",
-    "gaussian-covariance-top",
-)
-SPHERE = ("sphere",)
+GAUSSIAN, SPHERE = "gaussian", "sphere"
+BOTH = ("mean", "covariance")
 
 
 def points(runs: Runs) -> list[dict[str, Any]]:
-    """All points with a fitted slope, by statistic and horizon."""
-    found = [point for summary in runs.values() for point in summary["points"] if point["fit"] is not None]
-    return sorted(found, key=lambda point: (point["statistic"], point["horizon"]))
+    """One for each statistic and horizon with a fitted slope, in that order."""
+    found = [
+        {**point, **point[name], "statistic": name} if "statistic" not in point else point
+        for summary in runs.values()
+        for point in summary["points"]
+        for name in (BOTH if "statistic" not in point else ("",))
+    ]
+    kept = [point for point in found if point["fit"] is not None]
+    return sorted(kept, key=lambda point: (point["statistic"], point["horizon"]))
+
+
+def table(runs: Runs) -> list[dict[str, Any]]:
+    return [
+        {
+            "statistic": point["statistic"],
+            "horizon": point["horizon"],
+            "replicates": point["replicates"],
+            "exponent": point["fit"]["exponent"],
+            "exponent_low": point["fit"]["interval"][0],
+            "exponent_high": point["fit"]["interval"][1],
+            "published": float(exponents(point["horizon"]).paper),
+            "n": n,
+            "rms": point["rms"][i],
+            "rms_standard_error": point["rms_standard_error"][i],
+        }
+        for point in points(runs)
+        for i, n in enumerate(point["n"])
+    ]
 
 
 def by_statistic(found: Sequence[Point]) -> dict[str, list[Point]]:
@@ -131,7 +149,8 @@ RESULTS = (
         source="bohbot2026token",
         figure=gaussian_figure,
         verdicts=gaussian_verdicts,
-        specs=GAUSSIAN,
+        specs=(GAUSSIAN,),
+        table=table,
         notes=NOTES,
     ),
     Reproduction(
@@ -141,7 +160,8 @@ RESULTS = (
         source="bohbot2026token",
         figure=sphere_figure,
         verdicts=sphere_verdicts,
-        specs=SPHERE,
+        specs=(SPHERE,),
+        table=table,
         notes=NOTES,
     ),
 )

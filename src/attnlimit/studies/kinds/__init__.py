@@ -23,6 +23,7 @@ NAMES = (
     "analyze",
     "icl",
     "concentration",
+    "output_moments",
     "phase",
     "hardmax",
     "model_convergence",

@@ -126,7 +126,7 @@ def _say(done: Reproduced) -> None:
         outcome = f"[{COLOURS[one.outcome.value]}]{one.outcome.value}[/]"
         grid.add_row(outcome, f"{escape(one.claim)}\n[dim]{escape(numbers)}[/]")
     out.print(grid)
-    for text in (*done.record["summary"], *dict.fromkeys(one.note for one in done.verdicts if one.note)):
+    for text in done.record["summary"]:
         out.print(text, highlight=False, markup=False)
     names = ", ".join(path.name for path in done.files)
     out.print(f"Files in {done.folder}: {names}", highlight=False, markup=False, soft_wrap=True)

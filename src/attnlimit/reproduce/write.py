@@ -36,8 +36,18 @@ def write(
     written += [_new(folder / "table.parquet", rows, _parquet), _new(folder / "table.csv", rows, _csv)]
     written.append(_new(folder / "verdict.json", record, _json))
     with replacing(folder / "report.html") as new:
-        new.write_text(page(other(folder, folder / "verdict.json")), encoding="utf-8")
+        new.write_text(page(_report(folder, verdicts)), encoding="utf-8")
     return record, [*written, folder / "report.html"]
+
+
+def _report(folder: Path, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The data of the page: verdicts without their notes, which the text above has."""
+    data = other(folder, folder / "verdict.json")
+    shown = [{"verdict": one.outcome.value, **one.to_dict()} for one in verdicts]
+    names = ("verdict", "claim", "predicted", "measured", "low", "high")
+    rows = [[one[name] for name in names] for one in shown]
+    columns = [*names[:4], "95 % from", "to"]
+    return {**data, "tables": [{"title": "Verdicts", "columns": columns, "rows": rows}]}
 
 
 def describe(result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool) -> dict[str, Any]:
@@ -46,6 +56,7 @@ def describe(result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quic
     if quick:
         told.append("A quick run: fewer points and replicates than the paper-size one.")
     told += [*result.notes, *(result.said(runs) if result.said is not None else ())]
+    told += list(dict.fromkeys(verdict.note for verdict in verdicts if verdict.note))
     return {
         "schema": SCHEMA,
         "name": result.name,

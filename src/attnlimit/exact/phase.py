@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,9 @@ from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.inputs import Array, as_counts, as_float, as_points
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AVERAGING, FEW_KEYS, ONE_KEY = "averaging", "few keys", "one key"
 SCALE = "root mean square distance of the attended values from the mean token, (E_κ‖y − E y‖²)^(1/2)"
@@ -56,6 +60,12 @@ class PhaseDiagram:
         arrays = {name: getattr(self, name).tolist() for name in names}
         words = {"region": self.region, "scale_is": SCALE, "law": self.law, "method": self.method}
         return {"kappa": list(self.kappa), "n": list(self.n), **arrays, **words}
+
+    def plot(self) -> Figure:
+        """The relative error over κ and n, with the two lines."""
+        return import_module("attnlimit.report.phase").phase_figure(
+            self
+        )  # a layer above: found when asked for
 
 
 def phase_diagram(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +18,9 @@ from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.budgets_file import write
 from attnlimit.models.heads import POLICIES, HeadReport, error_at, least_n
 from attnlimit.numerics.inputs import as_positive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = "attnlimit.run/1"
 SPLITS = ("output", "head", "uniform")
@@ -128,6 +132,10 @@ class Run:
         return HeadBudget(one.layer, one.head, kept, sampled, error, always + drawn, visible)
 
     # --- files ------------------------------------------------------------------------------------
+
+    def plot(self) -> Figure:
+        """The heat map of n(ε) by layer and head."""
+        return import_module("attnlimit.report.heads").heat_map(self)  # a layer above: found when asked for
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **self.facts, "heads": [one.to_dict() for one in self.heads]}

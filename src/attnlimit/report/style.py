@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +28,30 @@ def axes(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
 
 def panels(columns: int, width: float = 10.4, height: float = 4.2) -> tuple[Figure, list[Axes]]:
     """A figure with several pairs of axes side by side."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.") from missing
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    figure = _figure_class()(figsize=(width, height), layout="constrained", dpi=150)
     found = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
     for ax in found:
         ax.grid(True, which="major", color="0.9", linewidth=0.8)
         ax.set_axisbelow(True)
         ax.spines[["top", "right"]].set_visible(False)
     return figure, found
+
+
+@cache
+def _figure_class() -> type[Figure]:
+    """A figure that a notebook shows as the value of a cell, whatever its matplotlib backend."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.") from missing
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            image = BytesIO()
+            self.savefig(image, format="png")
+            return image.getvalue()
+
+    return NotebookFigure
 
 
 def save(figure: Figure, path: str | Path) -> Path:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from attnlimit.errors import NotKnown, RateNotResolved
 from attnlimit.rates import PowerFit, fit_power
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LEAST_ROWS = 5
 
@@ -107,6 +111,10 @@ class Convergence:
             "method": self.method,
             "reference": self.reference,
         }
+
+    def plot(self) -> Figure:
+        """The curve with its standard errors, on logarithmic axes."""
+        return import_module("attnlimit.report.convergence").convergence_figure(self)  # a layer above
 
     def __repr__(self) -> str:
         return (

@@ -101,20 +101,21 @@ def test_no_browser(installed):
     assert json.loads(run("--json").stdout)["machine"]["browser"] is None
 
 
-def test_folders(installed, tmp_path):
-    installed.setenv("HF_HUB_CACHE", str(tmp_path / "[hub]"))
-    installed.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    (tmp_path / "file").write_text("")
+def test_folders(installed):
+    here = Path.cwd()  # temporary, and short enough for a table
+    installed.setenv("HF_HUB_CACHE", str(here / "[hub]"))
+    installed.setenv("NUMBA_CACHE_DIR", str(here))
+    (here / "file").write_text("")
     shown = run().stdout
-    assert f"{tmp_path}/[hub]" in shown  # not read as markup
+    assert f"{here}/[hub]" in shown  # not read as markup
     found = json.loads(run("--json").stdout)["folders"]
     assert found["models (Hugging Face)"] == {
-        "path": str(tmp_path / "[hub]"),
+        "path": str(here / "[hub]"),
         "exists": False,
         "writable": True,
     }
     assert found["compiled loops (numba)"]["exists"]
-    installed.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "hub"))  # below a file: cannot be made
+    installed.setenv("HF_HUB_CACHE", str(here / "file" / "hub"))  # below a file: cannot be made
     assert "cannot be written" in run().stdout
 
 

@@ -48,6 +48,7 @@ def head_of(layer: int, head: int, heads: int, keys: int, name: str) -> HeadRepo
         score_counts=tuple(max(0, 40 - abs(k - bins // 2)) for k in range(bins)),
         effective_keys=(0.5 * effective, effective, 1.2 * effective),
         visible_keys=float(keys),
+        kept_keys={"sampled": 0.0, "kept": min(float(keys), 20 + 8 * place)},
         shares={"own": 0.1, "sinks": 0.2, "window": 0.3},
         n=n,
         curves={"sampled": curve(0.2 + 4 * place, keys), "kept": curve(0.5 * (1 - place), keys)},

@@ -12,7 +12,7 @@ HEAD, LAW = al.Head([[0.5]]), al.Gaussian(cov=1.0, dim=1)
 RESULTS = {
     "curve": lambda: al.curve(HEAD, LAW, [10, 100]),
     "convergence": lambda: al.measure_convergence(HEAD, LAW, [10, 40], replicates=4, generator=0),
-    "phase diagram": lambda: al.phase_diagram([1.0], LAW, kappa=[0.5, 2.0], n=[10, 100]),
+    "phase diagram": lambda: al.phase_diagram(LAW, kappa=[0.5, 2.0], n=[10, 100]),
 }
 
 

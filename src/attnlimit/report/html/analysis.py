@@ -34,7 +34,7 @@ def analysis(run: Run, folder: str = "RUN") -> dict[str, Any]:
             "score_bins": SCORE_BINS,
             "share_words": SHARES,
             "kept_words": _kept_words(pooled),
-            "heads": [_head(one, pooled) for one in run.heads],
+            "heads": [_head(one) for one in run.heads],
         },
         "methods": _methods(run),
     }
@@ -54,20 +54,10 @@ def _lead(run: Run) -> str:
     )
 
 
-def _head(one: HeadReport, pooled: bool) -> dict[str, Any]:
-    """What the page needs of a head, and how many keys each policy always keeps of those it sees."""
+def _head(one: HeadReport) -> dict[str, Any]:
+    """What the page needs of a head."""
     for_one_error = ("n_median", "n_p90", "phase")  # the page works them out for every error
-    record = {name: value for name, value in vars(one).items() if name not in for_one_error}
-    record["always"] = {
-        name: min(
-            round(one.visible_keys),
-            kept.top
-            + (0 if pooled else kept.sinks)
-            + (0 if pooled or one.cross else max(int(kept.own), kept.window)),
-        )
-        for name, kept in POLICIES.items()
-    }
-    return record
+    return {name: value for name, value in vars(one).items() if name not in for_one_error}
 
 
 def _kept_words(pooled: bool) -> str:

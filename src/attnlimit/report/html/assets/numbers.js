@@ -26,7 +26,7 @@ const numbers = (() => {
     const sampled = leastN(head.n, head.curves[policy][statistic], epsilon);
     const full = { policy, sampled: null, keys: head.visible_keys, full: true };
     if (sampled === null) return full;
-    const always = Math.min(head.visible_keys, head.always[policy]);
+    const always = Math.min(head.visible_keys, head.kept_keys[policy]);
     const keys = always + Math.min(head.visible_keys - always, sampled);
     return keys >= head.visible_keys - 0.5 ? full : { policy, sampled, keys, full: false };
   }

@@ -27,7 +27,7 @@ function makeView(run) {
 
   function describe(budget, one) {
     if (budget.full) return pooled ? "more than the pool holds" : "read all keys";
-    const text = budget.policy === "sampled" ? `draw ${words.count(budget.sampled)}` : `keep ${words.count(one.always.kept)}, draw ${words.count(budget.sampled)} more`;
+    const text = budget.policy === "sampled" ? `draw ${words.count(budget.sampled)}` : `keep ${words.count(one.kept_keys.kept)}, draw ${words.count(budget.sampled)} more`;
     return `${text}: ${words.percent(budget.keys / one.visible_keys)} of the keys`;
   }
 

@@ -80,7 +80,8 @@ ALLOWED = 5.0
 ERRORS = f"Rms errors have heavy tails where H is large, so {ALLOWED:g} standard errors are allowed over all horizons and lengths."
 NOTE = (
     "The published bounds have unspecified constants, ln L/L^(c/σ²) for outputs and ln² L for gradients in A, so what can be "
-    "tested is that the errors vanish, and more slowly for scores that spread more. Exponents are of the rms error."
+    "tested is that the errors vanish, and more slowly for scores that spread more. Exponents are of the rms error; L^(−1/2) is ours, for L → ∞, "
+    "and close to H² = ½ it is reached at lengths far beyond these."
 )
 RESULTS = (
     Reproduction(

@@ -38,7 +38,7 @@ def _along_n(ax: Axes, points: Sequence[Mapping[str, Any]]) -> None:
         xscale="log", ylim=(0, 0.55), xlabel="tokens n", ylabel="local exponent of the rms error at n, exact"
     )
     ax.set_title("At finite n; dashes: n → ∞", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=8, ncols=2)
+    ax.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14))
 
 
 def _against_horizon(ax: Axes, points: Sequence[Mapping[str, Any]]) -> None:

@@ -14,7 +14,7 @@ demo: .venv/.stamp ## Analyse every head of a real BERT on Wikipedia text
 	@echo "Open attnlimit-out/demo/report.html in a browser; the numbers are in attnlimit-out/demo/run.json."
 
 test: lint ## Run the whole gate: lint, then pytest with doctests and README snippets
-	OMP_NUM_THREADS=1 $(BIN)/pytest  # small tensors: more threads only wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4  # small tensors: more threads only wait for each other
 
 browser: ## Install Chromium for the tests of the report; they are skipped without it
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

@@ -64,7 +64,7 @@ def monte_carlo(call, places, n, draws):
         call, query=query, key=call.key.expand(size), value=call.value.expand(size), mask=mask, real=None
     )
     budgets = [HeadBudget(call.layer, head, Kept(), n) for head in range(call.heads)]
-    sampled = sampled_output(many, budgets, generator=100 * n + call.layer).double()
+    sampled = sampled_output(many, budgets, generator=1000 + 100 * n + call.layer).double()
     full = call.output()[:, places].double()
     errors = (sampled - full).square().sum(-1).mean(1) / full.square().sum(-1).mean(1)  # (draws, heads)
     return errors.mean(0), errors.std(0) / draws**0.5
@@ -80,8 +80,8 @@ def test_every_curve_is_that_of_sampled_attention(bert):
     window = token_windows(bert.tokenizer, texts(), 96, most=1)
     places = torch.randperm(96 - 1 - 48, generator=torch.Generator().manual_seed(3))[:4] + 48
     grid = found.heads[0].n
-    sizes = (grid[0], grid[5], grid[9])
-    assert sizes == (1, 8, 33)
+    sizes = (grid[0], grid[4], grid[8])
+    assert sizes == (1, 7, 31)
     z = torch.zeros(3, 6, 12, dtype=torch.float64)
     wrong = torch.zeros_like(z)
 

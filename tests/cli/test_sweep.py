@@ -49,7 +49,14 @@ def test_a_sweep_from_start_to_export(run):
     shown = run("sweep", written(SPEC), "--workers", "1")
     assert "tiny: 6 of 6 tasks" in shown.stdout
     header, first, *_ = shown.stdout.splitlines()[1:]
-    assert re.split(r"  +", header.strip()) == ["horizon", "replicates", "rms at 200", "exponent", "95 %", "n → ∞"]
+    assert re.split(r"  +", header.strip()) == [
+        "horizon",
+        "replicates",
+        "rms at 200",
+        "exponent",
+        "95 %",
+        "n → ∞",
+    ]
     assert re.fullmatch(r" *0\.3 +10 +0\.\d+ +0\.\d{3} +-?0\.\d{3}…\d\.\d{3} +0\.500 *", first), first
     folder = Path("attnlimit-out/tiny")
     made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -71,10 +71,11 @@ def monte_carlo(call, places, n, draws):
 
 
 def test_every_curve_is_that_of_sampled_attention(bert):
-    """All 72 heads at three n of their grid: within 3 standard errors, and together as a χ² variable should be.
+    """All 72 heads at three n of their grid, in standard errors of 1,000 draws: 216 numbers that should be normal.
 
-    Of 216 right numbers some would be beyond 3 standard errors for 44 % of seeds; the seed is fixed. The χ² test has a
-    false alarm of 1e-3, and sees errors that are 5 % off.
+    Each bound has a false alarm of at most 3e-3 for a right program: 4.6 for the largest, at most 3 beyond 3 (0.6 are
+    expected, so that not all heads can be asked to stay within 3), and a χ² test of all together. Curves 5 % off in the
+    rms error fail it by far.
     """
     found = analyze(bert, texts(), tokens=96, passages=1, queries=4, seed=3)
     window = token_windows(bert.tokenizer, texts(), 96, most=1)
@@ -95,7 +96,8 @@ def test_every_curve_is_that_of_sampled_attention(bert):
 
     with torch.no_grad(), observe(bert.model, measure):
         bert.model(input_ids=window)
-    assert float(z.abs().max()) < 3
+    assert float(z.abs().max()) < 4.6
+    assert int((z.abs() > 3).sum()) <= 3
     limit = stats.chi2(z.numel()).ppf(0.999)
     assert float(z.square().sum()) < limit
     assert float(wrong.square().sum()) > 2 * limit  # 5 % more rms error would be seen

@@ -6,7 +6,7 @@ g/h is the effect of not drawing a key twice and nothing else:
 
     E‖Γ_n − Γ‖² ≈ f(n) g(n) / h(n).
 
-It is exact at n = R (zero), where n ≪ R (g/h → 1), where the central limit theorem holds (g/h → 1 − n/R) and where
+It is exact at n = 1 (one key is an independent one), at n = R (zero), where n ≪ R (g/h → 1), where the central limit theorem holds (g/h → 1 − n/R) and where
 one key has all the weight (the chance to miss it, 1 − n/R).
 """
 
@@ -48,7 +48,8 @@ def fixed_size_squares(
     shared = transforms(atoms, own, int(n.max()), SLOW_START)
     independent, _ = shared.moments(n, scale)
     ratio = once / poisson_squares(shared, n, scale).clamp_min(1e-300)
-    return torch.where(chance < 1, (independent * ratio).clamp_min(0), 0.0)
+    found = torch.where(n > 1, (independent * ratio).clamp_min(0), independent)
+    return torch.where(chance < 1, found, 0.0)
 
 
 def poisson_squares(

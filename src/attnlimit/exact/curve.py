@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.interpolate import CubicSpline
-from scipy.stats import norm, qmc
+from scipy.special import ndtri
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -234,10 +234,12 @@ def _quasi_random(
     dim: int, spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]], table: _Table, total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """E_x of the square and of its root, each with a standard error from independent scrambles."""
+    from scipy.stats import qmc  # slow to import, and large
+
     squares, roots = [], []
     for seed in range(SCRAMBLES):
         u = qmc.Sobol(dim, scramble=True, rng=seed).random_base2(POINTS.bit_length() - 1)
-        s, share = spread_and_share(torch.as_tensor(norm.ppf(np.clip(u, 1e-15, 1 - 1e-15))))
+        s, share = spread_and_share(torch.as_tensor(ndtri(np.clip(u, 1e-15, 1 - 1e-15))))
         square = table.at(s).square(total, share)
         squares.append(square.mean(0))
         roots.append(square.sqrt().mean(0))

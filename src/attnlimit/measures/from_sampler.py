@@ -8,7 +8,6 @@ from typing import Unpack
 
 import torch
 from jaxtyping import Float
-from scipy.stats import qmc
 from torch import Tensor
 
 from attnlimit.errors import InputError, NotKnown
@@ -43,6 +42,8 @@ class FromSampler(Mixture):
         scrambles: int = 16,
         **kind: Unpack[Kind],
     ) -> None:
+        from scipy.stats import qmc  # slow to import, and large
+
         self.transform = transform
         self.uniforms = as_count(dim if uniforms is None else uniforms, "uniforms")
         if as_count(scrambles, "scrambles") < 2:

@@ -134,8 +134,8 @@ def moment_verdicts(runs: Runs) -> list[Verdict]:
         power, grown = polynomial(R, C, relative), exponential(R, C, relative)
         claim = f"C'(R) of the {statistic} grows at most linearly in R: its power of R"
         found.append(at_most(claim, 1.0, power.slope, power.interval, note=FAMILY))
-        claim = f"C'(R) of the {statistic} does not grow like C(R): rate of its log in R², at most a quarter of C(R)'s"
-        found.append(at_most(claim, rate / 4, grown.slope, grown.interval))
+        claim = f"C'(R) of the {statistic} does not grow like C(R): rate of its log in R², at most a tenth of C(R)'s"
+        found.append(at_most(claim, rate / 10, grown.slope, grown.interval))
     return found
 
 

@@ -78,7 +78,7 @@ def test_one_command_writes_tables_and_figures() -> None:
     assert "Predicted as L → ∞: risk ∝ L^−0.79" in output
     figures = {"risk", "trajectory", "lengths-softmax", "lengths-linear"}
     names = {f"{name}-0{kind}" for name in figures for kind in (".png", ".pdf")}
-    names |= {"runs.csv", "risks.csv", "spec.json", "summary.json", "checkpoints"}
+    names |= {"runs.csv", "risks.csv", "spec.json", "summary.json", "report.html", "checkpoints"}
     assert {path.name for path in Path("here").iterdir()} == names
     with Path("here/runs.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -56,13 +56,16 @@ def icl(
 
 
 def _write(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
+    from attnlimit.report.html import write_report
+
     paths = [folder / name for name in ("runs.csv", "risks.csv", "spec.json", "summary.json")]
     _csv(paths[0], list(result.rows()))
     _csv(paths[1], result.risks())
     paths[2].write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
     text = json.dumps(_plain(result.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)
     paths[3].write_text(text + "\n", encoding="utf-8")
-    return paths + _figures(result, spec, folder)
+    paths += _figures(result, spec, folder)
+    return [*paths, write_report(folder)]
 
 
 def _figures(result: Sweep, spec: Spec, folder: Path) -> list[Path]:

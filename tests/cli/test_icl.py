@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -78,13 +79,24 @@ def test_one_command_writes_tables_and_figures() -> None:
     assert "Predicted as L → ∞: risk ∝ L^−0.79" in output
     figures = {"risk", "trajectory", "lengths-softmax", "lengths-linear"}
     names = {f"{name}-0{kind}" for name in figures for kind in (".png", ".pdf")}
-    names |= {"runs.csv", "risks.csv", "spec.json", "summary.json", "report.html", "checkpoints"}
+    names |= {
+        "runs.parquet",
+        "runs.csv",
+        "risks.csv",
+        "spec.json",
+        "summary.json",
+        "report.html",
+        "checkpoints",
+    }
     assert {path.name for path in Path("here").iterdir()} == names
     with Path("here/runs.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * len({row["step"] for row in rows}) * 2 * 3
+    same = pq.read_table("here/runs.parquet").to_pylist()
+    assert [row["risk"] for row in same] == [float(row["risk"]) for row in rows]
     summary = json.loads(Path("here/summary.json").read_text(encoding="utf-8"))
     assert [row["length"] for row in summary["risks"]] == [16, 4, 64]
+    assert "torch" in summary["versions"]
     assert json.loads(Path("here/spec.json").read_text(encoding="utf-8"))["training"]["steps"] == 12
 
 

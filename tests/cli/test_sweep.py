@@ -117,14 +117,14 @@ def test_failures_are_told_by_the_exit_code(run):
 def test_a_dry_run_says_what_it_would_cost(run, monkeypatch):
     from attnlimit.studies import Estimate
 
-    found = Estimate(3, 6, 12, 2, 2, 40.0, 7300.0, 310.0, "3 tasks of 2 replicates, this machine")
+    found = Estimate(3, 6, 12, 2, 2, 40.0, 600.0, 7300.0, 310.0, "3 tasks of 2 replicates, this machine")
     monkeypatch.setattr("attnlimit.studies.estimate", lambda study, workers, folder: found)
     shown = run("sweep", written(SPEC), "--dry-run", "--workers", "2")
     words = " ".join(shown.stdout.split())
     assert "points 3" in words
     assert "tasks 6 to 12" in words
     assert "already there 2" in words
-    assert "time on 2 processes 40 s to 2.0 h" in words
+    assert "time on 2 processes about 10 min, at most 2.0 h" in words
     assert "memory of each 310 MB" in words
     assert not Path("attnlimit-out").exists()
     record = json.loads(run("sweep", "study.yaml", "--dry-run", "--json").stdout)

@@ -169,10 +169,21 @@ def test_estimates_come_from_a_few_small_tasks(tmp_path):
     found = estimate(study, 2)
     assert (found.points, found.tasks, found.most_tasks, found.done) == (4, 8, 40, 0)
     assert 0 < found.seconds < found.most_seconds
-    assert found.most_seconds == pytest.approx(5 * found.seconds)
+    assert found.seconds <= found.likely_seconds <= found.most_seconds == pytest.approx(5 * found.seconds)
     assert found.memory_mb > 50
-    assert found.calibration == "3 tasks of 2 replicates, this machine"
+    assert found.calibration == "3 tasks of 3 replicates, this machine"
     json.dumps(found.to_dict())
+    plain = estimate(study.model_copy(update={"precision": None}), 2)
+    assert plain.seconds == plain.likely_seconds == plain.most_seconds
+    assert plain.calibration == "3 tasks of 2 replicates, this machine"
+
+
+@pytest.mark.parametrize(("half_width", "where"), [(1e-4, "most_seconds"), (10.0, "seconds")])
+def test_estimates_follow_the_precision_that_is_asked_for(half_width, where):
+    asked = {"of": "slope", "half_width": half_width, "max_replicates": 30}
+    found = estimate(study_from(REAL | {"chunk": 6, "precision": asked}), 1)
+    assert found.seconds < found.most_seconds
+    assert found.likely_seconds == getattr(found, where)
 
 
 def test_an_estimate_tells_of_tasks_that_fail():

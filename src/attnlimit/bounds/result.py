@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from jaxtyping import Float
 from torch import Tensor
+
+from attnlimit.numerics.recordfile import finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +60,5 @@ class Bound:
 
 
 def _plain(value: object) -> object:
-    """JSON has no infinity, which a constant reaches when it overflows: it becomes None."""
-    if isinstance(value, Tensor):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """As JSON has it: a constant that overflows to infinity becomes None."""
+    return finite(value.tolist() if isinstance(value, Tensor) else value)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
 from attnlimit.numerics.counts import short_count
+from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
     from attnlimit.models.run import Run
@@ -114,7 +115,7 @@ def _show(run: Run) -> None:
             highlight=False,
         )
     out.print(
-        f"Method: {facts['method']}; {facts['queries']} queries, {facts['passages']} passages, seed {facts['seed']}.",
+        f"Method: {facts['method']}; {facts['queries']} queries, {counted(facts['passages'], 'passage')}, seed {facts['seed']}.",
         highlight=False,
     )
 

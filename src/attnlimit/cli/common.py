@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -19,6 +19,10 @@ from rich.table import Table
 import attnlimit as al
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.numerics.arrayfile import open_rows
+from attnlimit.numerics.recordfile import finite
+
+if TYPE_CHECKING:
+    from attnlimit.studies import Estimate
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +64,9 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             )
             raise typer.Exit(2) from problem
         except KeyboardInterrupt as stop:
-            err.print("[bold]Interrupted.[/] Nothing was written; run the same command to start again.")
+            err.print(
+                "[bold]Interrupted.[/] Run the same command again: it starts anew, or goes on where it keeps checkpoints."
+            )
             raise typer.Exit(130) from stop
 
     return run
@@ -157,17 +163,32 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     return grid
 
 
+def duration(seconds: float) -> str:
+    """A length of time in words.
+
+    >>> [duration(x) for x in (0.3, 42.0, 300.0, 9000.0)]
+    ['1 s', '42 s', '5 min', '2.5 h']
+    """
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def time_of(studies: Sequence[Estimate]) -> str:
+    """How long studies will take together, one after the other, in words."""
+    known = [one for one in studies if one.likely_seconds is not None]
+    likely, most = (
+        duration(sum(getattr(one, name) for one in known)) for name in ("likely_seconds", "most_seconds")
+    )
+    time = likely if likely == most else f"about {likely}, at most {most}"
+    if len(known) == len(studies):
+        return time
+    return f"more than {likely}" if known else "not known, a task takes longer than was waited for"
+
+
 def print_json(result: dict[str, Any]) -> None:
     """Strict JSON on standard output: what is not finite becomes null."""
-    sys.stdout.write(json.dumps(_finite(result), ensure_ascii=False, indent=2) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+    sys.stdout.write(json.dumps(finite(result), ensure_ascii=False, indent=2) + "\n")
 
 
 @contextmanager

@@ -54,7 +54,6 @@ def downstream(
     as_json: AsJson = False,
 ) -> None:
     """The model's task against keys per head: in all, by thirds of the examples' horizons, and split against uniform."""
-    from attnlimit.models.budgets_file import write
     from attnlimit.models.heads import POLICIES
     from attnlimit.models.horizons import example_horizons
     from attnlimit.models.load import load, packaged_bert
@@ -62,6 +61,7 @@ def downstream(
     from attnlimit.models.tasks import task_for
     from attnlimit.models.text import documents
     from attnlimit.models.verify import DEFAULT_TOKENS
+    from attnlimit.numerics.recordfile import write_json
 
     if policy not in POLICIES:
         raise InputError(f"--policy must be one of {', '.join(POLICIES)}; got {policy!r}.")
@@ -85,7 +85,7 @@ def downstream(
     record = curve.to_dict() if comparison is None else comparison.to_dict()
     record |= {"horizons": horizons.tolist(), "policy": policy, "per_query": per_query}
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "downstream.json", record)
+    write_json(folder / "downstream.json", record)
     figures = _figures(curve, comparison, folder)
     if as_json:
         print_json(record)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
 from attnlimit.errors import InputError
+from attnlimit.numerics.recordfile import finite, write_json, write_table
 
 if TYPE_CHECKING:
     from attnlimit.icl.spec import Spec
@@ -29,7 +28,7 @@ def icl(
 ) -> None:
     """Train attention on finite prompts and set it against the infinite-prompt flow: risks, gaps, rates.
 
-    Writes spec.json, runs.csv (every report), risks.csv, summary.json and the figures as .png and .pdf.
+    Writes spec.json, runs.parquet and runs.csv (every report), risks.csv, summary.json and the figures as .png and .pdf.
     """
     from attnlimit.icl.spec import read_spec
     from attnlimit.icl.sweep import sweep
@@ -57,15 +56,15 @@ def icl(
 
 def _write(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
     from attnlimit.report.html import write_report
+    from attnlimit.studies.machine import versions
 
-    paths = [folder / name for name in ("runs.csv", "risks.csv", "spec.json", "summary.json")]
-    _csv(paths[0], list(result.rows()))
-    _csv(paths[1], result.risks())
-    paths[2].write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    text = json.dumps(_plain(result.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)
-    paths[3].write_text(text + "\n", encoding="utf-8")
-    paths += _figures(result, spec, folder)
-    return [*paths, write_report(folder)]
+    runs = list(result.rows())
+    paths = [write_table(folder / f"runs{ending}", runs) for ending in (".parquet", ".csv")]
+    paths.append(write_table(folder / "risks.csv", result.risks()))
+    paths.append(write_json(folder / "spec.json", spec.model_dump(mode="json")))
+    record = {**result.to_dict(), "seed": spec.seed, "versions": versions()}
+    paths.append(write_json(folder / "summary.json", finite(record)))
+    return [*paths, *_figures(result, spec, folder), write_report(folder)]
 
 
 def _figures(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
@@ -87,22 +86,6 @@ def _figures(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
         for name, figure in figures.items():
             paths += [save(figure, folder / f"{name}-{place}{kind}") for kind in (".png", ".pdf")]
     return paths
-
-
-def _csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _plain(value: Any) -> Any:
-    """What is not finite becomes null."""
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _show(result: Sweep, folder: Path) -> None:

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
+from attnlimit.cli.common import AsJson, duration, err, guarded, out, print_json, progress, time_of
+from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
     from attnlimit.reproduce import Plan, Reproduced, Verdict
@@ -87,30 +88,15 @@ def _estimated(ready: Plan) -> Plan:
         err.print("Estimated time: under a minute (quick size).", highlight=False)
         return ready
     ready = ready.estimated()
-    found = ready.costs.values()
+    found = list(ready.costs.values())
     points, tasks = sum(one.points for one in found), sum(one.tasks for one in found)
-    low = sum(one.seconds or 0.0 for one in found)
-    high = sum(one.most_seconds or 0.0 for one in found)
-    known = all(one.seconds is not None for one in found)
-    time = duration(low) if high < 1.2 * low else f"{duration(low)} to {duration(high)}"
-    time = time if known else f"more than {time}"
+    time = time_of(found)
     if sum(one.done for one in found) >= tasks:
-        time = "none, it is all there" if known and high <= low else f"at most {duration(high)} more"
+        time = "none, it is all there" if time == duration(0) else f"{time} more"
     more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
-    text = f"Estimated time on {ready.workers} {'core' if ready.workers == 1 else 'cores'}: {time} ({points:,} points, {tasks:,}{more} tasks)."
+    text = f"Estimated time on {counted(ready.workers, 'core')}: {time} ({counted(points, 'point')}, {counted(tasks, 'task')}{more})."
     err.print(text, highlight=False, markup=False, soft_wrap=True)
     return ready
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words.
-
-    >>> [duration(x) for x in (0.3, 42.0, 300.0, 9000.0)]
-    ['1 s', '42 s', '5 min', '2.5 h']
-    """
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _say(done: Reproduced) -> None:

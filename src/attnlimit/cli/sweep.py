@@ -11,13 +11,15 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, table
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, table, time_of
 from attnlimit.errors import InputError, MissingExtra
+from attnlimit.numerics.recordfile import write_text
+from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from attnlimit.studies import Estimate, Finished, Stop, Study
+    from attnlimit.studies import Finished, Stop, Study
     from attnlimit.studies import Progress as Done
     from attnlimit.studies.executors import Executor
 
@@ -142,7 +144,7 @@ def _derived(folder: Path) -> dict[str, Any]:
             save(figure, folder / "figures" / f"{name}.png")
     except MissingExtra as missing:
         err.print(f"No figures: {missing}", highlight=False, markup=False)
-    (folder / "report.html").write_text(page(study_page(record)), encoding="utf-8")
+    write_text(folder / "report.html", page(study_page(record)))
     return record
 
 
@@ -204,7 +206,7 @@ def _failed(finished: Finished, failures: list[dict[str, Any]]) -> NoReturn:
     last = failures[-1]
     line = last["message"].strip().splitlines()[-1]
     err.print(
-        f"{finished.failed} {'task' if finished.failed == 1 else 'tasks'} failed; the last {last['how']}: {line}\n"
+        f"{counted(finished.failed, 'task')} failed; the last {last['how']}: {line}\n"
         "All tracebacks are in summary.json, under failures. "
         f"Try again: attnlimit sweep {finished.folder} --resume",
         highlight=False,
@@ -226,7 +228,7 @@ def _say_estimate(study: Study, workers: int, folder: Path, as_json: bool) -> No
         ("points", f"{found.points:,}"),
         ("tasks", count),
         ("already there", f"{found.done:,}"),
-        (f"time on {workers} {'process' if workers == 1 else 'processes'}", _time(found)),
+        (f"time on {counted(workers, 'process')}", time_of([found])),
         ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
     ]
     out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))
@@ -236,16 +238,3 @@ def _say_estimate(study: Study, workers: int, folder: Path, as_json: bool) -> No
         markup=False,
         soft_wrap=True,
     )
-
-
-def _time(found: Estimate) -> str:
-    if found.seconds is None or found.most_seconds is None:
-        return "longer than the calibration"
-    low, high = _duration(found.seconds), _duration(found.most_seconds)
-    return low if low == high else f"{low} to {high}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from attnlimit.errors import InputError, MissingExtra
+from attnlimit.numerics.recordfile import replacing
 
 SCHEMA = "attnlimit.icl/1"
 
 
 def write(path: Path, plan: dict[str, Any], step: int, tensors: dict[str, Tensor]) -> None:
-    """Under another name first, then renamed, so that no reader ever sees half a file."""
     save_file, _ = _library()
-    if not path.parent.is_dir():
-        raise InputError(f"There is no folder {path.parent} to write {path.name} in: make it first.")
     header = {"schema": SCHEMA, "plan": json.dumps(plan), "step": str(step)}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, partial, metadata=header)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(path) as new:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, new, metadata=header)
 
 
 def read(path: Path, plan: dict[str, Any]) -> tuple[int, dict[str, Tensor]]:

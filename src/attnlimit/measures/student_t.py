@@ -18,7 +18,7 @@ class StudentT(Measure):
 
     domain = "a = 0 only"
 
-    def __init__(self, dim: int, df: float, **kind: Unpack[Kind]) -> None:
+    def __init__(self, dim: int, df: float | int, **kind: Unpack[Kind]) -> None:
         super().__init__(dim, **kind)
         self.df = as_positive(df, "df")
         self.growth = f"grows like n^(1/{self.df:g})"

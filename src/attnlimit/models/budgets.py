@@ -14,6 +14,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact.kept import Kept
 from attnlimit.models import budgets_file
 from attnlimit.numerics.inputs import Array, as_count, as_counts
+from attnlimit.numerics.recordfile import write_json
 
 MEASURED = ("predicted_error", "effective_keys", "visible_keys")
 
@@ -209,7 +210,7 @@ class Budgets:
 
     def save(self, path: str | Path) -> Path:
         """Write the JSON file (schema in attnlimit.models.budgets_file) whole or not at all."""
-        return budgets_file.write(path, self.to_dict())
+        return write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Budgets:

@@ -27,7 +27,6 @@ Schema "attnlimit.budgets/1": every field is there and no others, numbers are fi
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,27 +36,6 @@ from attnlimit.errors import InputError
 SCHEMA = "attnlimit.budgets/1"
 SCHEME = "without replacement"
 T = TypeVar("T")
-
-
-def write(path: str | Path, record: dict[str, Any]) -> Path:
-    """Under another name first, then renamed, so that no reader ever sees half a file."""
-    path = Path(path)
-    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if not path.parent.is_dir():
-        raise InputError(f"There is no folder {path.parent} to write {path.name} in: make it first.")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: give the name of a file to write.")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return path
 
 
 def read(path: str | Path, build: Callable[[object], T]) -> T:

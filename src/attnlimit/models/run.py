@@ -15,9 +15,9 @@ from attnlimit.errors import InputError, MissingExtra
 from attnlimit.exact import Kept
 from attnlimit.models.allocate import HeadCurve, split_total, uniform_total
 from attnlimit.models.budgets import Budgets, HeadBudget
-from attnlimit.models.budgets_file import write
 from attnlimit.models.heads import POLICIES, HeadReport, error_at, least_n
 from attnlimit.numerics.inputs import as_positive
+from attnlimit.numerics.recordfile import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,7 +144,7 @@ class Run:
         """Write run.json and heads.parquet (one row a head, policy and n) into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / "run.json", self.to_dict())
+        write_json(folder / "run.json", self.to_dict())
         self._write_table(folder / "heads.parquet")
         return folder
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
 from attnlimit.report.style import BLACK, COLOURS, GREEN, axes
 
@@ -135,10 +136,10 @@ def _plain(value: Any) -> str:
 
 def _title(summary: dict[str, Any], shown: int) -> str:
     count = len(summary["points"])
-    some = f"{shown} of {count} points" if shown < count else f"{count} points"
+    some = f"{shown} of {counted(count, 'point')}" if shown < count else counted(count, "point")
     replicates = {point.get("replicates") for point in summary["points"]} - {None}
     how = f", {min(replicates)}–{max(replicates)} replicates" if len(replicates) > 1 else ""
-    how = f", {replicates.pop()} replicates" if len(replicates) == 1 else how
+    how = f", {counted(replicates.pop(), 'replicate')}" if len(replicates) == 1 else how
     return f"{summary['study']['name']}: {some}{how}"
 
 

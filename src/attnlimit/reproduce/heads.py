@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
 from attnlimit.reproduce.compare import at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Outcome, Runs, Verdict
@@ -135,7 +136,7 @@ def short_weights(point: dict[str, Any]) -> str:
 
 def foot(point: dict[str, Any]) -> str:
     """Weights and sizes, for the foot of a figure."""
-    some = "1 passage" if point["passages"] == 1 else f"{point['passages']} passages"
+    some = counted(point["passages"], "passage")
     return f"{point['weights']} {some} × {point['queries']} queries, {point['replicates']} replicates."
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import MissingExtra
+from attnlimit.numerics.recordfile import finite, write_json, write_table, write_text
 from attnlimit.report.html.other import other
 from attnlimit.report.html.page import page
 from attnlimit.report.style import save
 from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
 from attnlimit.studies.machine import versions
-from attnlimit.studies.tables import replacing
+from attnlimit.studies.store import said
 
 SCHEMA = "attnlimit.reproduce/1"
-Rows = list[dict[str, Any]]
 
 
 def write(
@@ -33,11 +31,11 @@ def write(
     except MissingExtra as missing:
         record["no_figure"] = str(missing)
     rows = result.table(runs)
-    written += [_new(folder / "table.parquet", rows, _parquet), _new(folder / "table.csv", rows, _csv)]
-    written.append(_new(folder / "verdict.json", record, _json))
-    with replacing(folder / "report.html") as new:
-        new.write_text(page(_report(folder, verdicts)), encoding="utf-8")
-    return record, [*written, folder / "report.html"]
+    with said(folder):
+        written += [write_table(folder / f"table.{ending}", rows) for ending in ("parquet", "csv")]
+        written.append(write_json(folder / "verdict.json", finite(record)))
+        written.append(write_text(folder / "report.html", page(_report(folder, verdicts))))
+    return record, written
 
 
 def _report(folder: Path, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -91,40 +89,3 @@ def _counted(count: int, outcome: Outcome) -> str:
         outcome
     ]
     return f"{count} {verb}{'s' if count == 1 and outcome is not Outcome.CANNOT_TELL else ''}"
-
-
-def _new(path: Path, data: Any, how: Callable[[Path, Any], object]) -> Path:
-    with replacing(path) as new:
-        how(new, data)
-    return path
-
-
-def _json(path: Path, record: dict[str, Any]) -> None:
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _csv(path: Path, rows: Rows) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, _columns(rows))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _parquet(path: Path, rows: Rows) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = {name: [row.get(name) for row in rows] for name in _columns(rows)}
-    pq.write_table(pa.table({name: _same_type(cells) for name, cells in columns.items()}), path)
-
-
-def _columns(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _same_type(cells: list[Any]) -> list[Any]:
-    """Columns with words in them are text; whole numbers among others become floats."""
-    types = {type(cell) for cell in cells} - {type(None)}
-    if types == {int, float}:
-        return [None if cell is None else float(cell) for cell in cells]
-    return cells if len(types) < 2 else [None if cell is None else str(cell) for cell in cells]

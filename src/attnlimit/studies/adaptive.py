@@ -25,22 +25,26 @@ def extend(study: Study, store: Store, point: int) -> int:
         return 0
     known = store.results_of(point)
     done = sum(count for count, _ in known)
-    wanted = _wanted(study, [unpack(result) for _, result in known], store.what(point), done)
-    if wanted <= done:
-        return 0
-    added = list(tasks(study, json.loads(store.what(point)), done, wanted))
+    what = json.loads(store.what(point))
+    wanted = replicates_for(study, [unpack(result) for _, result in known], what, done)
+    stop = (
+        2 * done if wanted is None else min(wanted, 2 * done)
+    )  # the width is an estimate too: at most twice as many
+    stop = min(done + rounded(study, stop - done), study.precision.max_replicates)
+    added = list(tasks(study, what, done, stop)) if stop > done else []
     store.extend(point, added)
     return len(added)
 
 
-def _wanted(study: Study, results: list[dict[str, object]], what: str, done: int) -> int:
-    """Replicates in all after the next round: as many as the width asks for (it falls like 1/√replicates), at most
-    twice as many as now."""
+def replicates_for(
+    study: Study, results: list[dict[str, object]], what: dict[str, object], done: int
+) -> int | None:
+    """How many replicates the asked precision needs, from the width that `done` of them have, which falls like
+    1/√replicates; None if they tell no width."""
     precision, found = study.precision, kind(study.kind)
     if precision is None or found.half_width is None:
         return done
-    width = found.half_width(found.what.model_validate_json(what), results, precision.of, precision.level)
+    width = found.half_width(found.what.model_validate(what), results, precision.of, precision.level)
     if width <= precision.half_width:
         return done
-    ratio = MARGIN * (width / precision.half_width) ** 2 if width < math.inf else 2.0
-    return min(done + rounded(study, math.ceil(done * min(ratio, 2.0)) - done), precision.max_replicates)
+    return math.ceil(done * MARGIN * (width / precision.half_width) ** 2) if width < math.inf else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnlimit.errors import InputError
+from attnlimit.numerics.words import counted
+from attnlimit.studies.adaptive import replicates_for
 from attnlimit.studies.executors.processes import Processes
 from attnlimit.studies.kinds import kind
 from attnlimit.studies.points import count_points, points, tasks
@@ -17,7 +19,7 @@ from attnlimit.studies.spec import Study
 from attnlimit.studies.store import NAME
 from attnlimit.studies.task import Task
 from attnlimit.studies.view import open_run
-from attnlimit.studies.work import Outcome
+from attnlimit.studies.work import Outcome, unpack
 
 SAMPLED, LEAST, LIMIT = 3, 2, 30.0
 """Points tried, replicates of each where they can be split, and seconds that all of it may take."""
@@ -25,8 +27,9 @@ SAMPLED, LEAST, LIMIT = 3, 2, 30.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """`seconds` and `most_seconds` differ when a precision is asked for: without, and with all rounds. None: the
-    calibration did not end in time, so the study takes longer than that."""
+    """`seconds`, `likely_seconds` and `most_seconds` differ when a precision is asked for: without further rounds, with those
+    that the tried points would need, and with all. None: the calibration did not end in time, so the study takes longer
+    than that."""
 
     points: int
     tasks: int
@@ -34,6 +37,7 @@ class Estimate:
     done: int
     workers: int
     seconds: float | None
+    likely_seconds: float | None
     most_seconds: float | None
     memory_mb: float | None
     """Of one worker, at its peak."""
@@ -51,11 +55,25 @@ def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate
     each = len(list(tasks(study, {}, 0, count)))
     each_most = each + len(list(tasks(study, {}, count, most)))
     total, done = count_points(study), _done(study, folder)
-    seconds, memory, words = _calibrated(study)
-    share = 1 - done / (total * each)
-    cost = None if seconds is None else seconds * total * count * share / workers
-    highest = None if seconds is None else seconds * total * (most - count * (1 - share)) / workers
-    return Estimate(total, total * each, total * each_most, done, workers, cost, highest, memory, words)
+    tried, memory, words = _calibrated(study)
+    there = count * done / (total * each)  # replicates of a point, on average
+
+    def cost(replicates: Sequence[int]) -> float | None:
+        spent = [one.seconds * max(0.0, k - there) for one, k in zip(tried, replicates, strict=True)]
+        return total * sum(spent) / len(spent) / workers if spent else None
+
+    seconds, highest = (cost([k] * len(tried)) for k in (count, most))
+    likely = cost([min(max(one.replicates, count), most) for one in tried])
+    return Estimate(
+        total, total * each, total * each_most, done, workers, seconds, likely, highest, memory, words
+    )
+
+
+class Tried(NamedTuple):
+    """A point of which a task was run: its seconds a replicate, and the replicates that its precision asks for."""
+
+    seconds: float
+    replicates: int
 
 
 def _done(study: Study, folder: Path | None) -> int:
@@ -68,18 +86,20 @@ def _done(study: Study, folder: Path | None) -> int:
 
 
 def _samples(study: Study) -> Iterator[tuple[Task, int]]:
-    """A few tasks, spread over the points and as small as they can be, with their number of replicates."""
+    """A few tasks, spread over the points, with their number of replicates: as small as they can be, but whole if their
+    precision is asked for."""
     total = count_points(study)
     wanted = {round(k * (total - 1) / max(1, SAMPLED - 1)) for k in range(SAMPLED)}
     for index, what in enumerate(points(study)):
         if index in wanted:
             first = next(islice(tasks(study, what, 0, study.replicates), 1))
-            count = min(first.count, LEAST) if kind(study.kind).together else 1
+            least = LEAST if study.precision is None else first.count
+            count = min(first.count, least) if kind(study.kind).together else 1
             yield replace(first, count=count), count
 
 
-def _calibrated(study: Study) -> tuple[float | None, float | None, str]:
-    """(seconds a replicate, peak memory of a worker in MB, in words how they were got)."""
+def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
+    """(what was tried, peak memory of a worker in MB, in words how they were got)."""
     samples = list(_samples(study))
     samples.insert(0, samples[0])  # the first one also pays for what is loaded or compiled once
     pool = Processes(1, study.threads)
@@ -94,10 +114,19 @@ def _calibrated(study: Study) -> tuple[float | None, float | None, str]:
     finally:
         pool.close()
     _refuse_failed(outcomes)
-    costs = [outcomes[place].seconds / samples[place][1] for place in outcomes if place > 0]
-    if not costs:
-        return None, memory, f"no task of {samples[0][1]} replicates ended within {LIMIT:g} s"
-    return sum(costs) / len(costs), memory, f"{len(costs)} tasks of {samples[0][1]} replicates, this machine"
+    tried = [_tried(study, *samples[place], outcomes[place]) for place in sorted(outcomes) if place > 0]
+    size = f"of {counted(samples[0][1], 'replicate')}"
+    if not tried:
+        return [], memory, f"no task {size} ended within {LIMIT:g} s"
+    return tried, memory, f"{counted(len(tried), 'task')} {size}, this machine"
+
+
+def _tried(study: Study, task: Task, count: int, outcome: Outcome) -> Tried:
+    wanted = study.replicates
+    if study.precision is not None:
+        told = replicates_for(study, [unpack(outcome.body)], task.what, count)
+        wanted = study.precision.max_replicates if told is None else told
+    return Tried(outcome.seconds / count, wanted)
 
 
 def _refuse_failed(outcomes: dict[int, Outcome]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from attnlimit.numerics.recordfile import write_json
 from attnlimit.studies.spec import Study
+from attnlimit.studies.store import said
 from attnlimit.studies.tables import export, replacing, write_summary
 from attnlimit.studies.view import StudyRun
 
@@ -23,8 +24,8 @@ def describe(folder: Path, study: Study, sessions: list[dict[str, Any]]) -> None
         new.write_text(
             f"# Resolved: every field is here. `attnlimit sweep {STUDY}` runs it again.\n{told}", "utf-8"
         )
-    with replacing(folder / MACHINE) as new:
-        new.write_text(json.dumps({"sessions": sessions}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    with said(folder):
+        write_json(folder / MACHINE, {"sessions": sessions})
 
 
 def derive(run: StudyRun) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError, MissingExtra
+from attnlimit.numerics import recordfile
+from attnlimit.numerics.recordfile import finite
 from attnlimit.studies.kinds import kind
 from attnlimit.studies.store import said
 from attnlimit.studies.view import StudyRun
@@ -131,28 +131,16 @@ def summary(run: StudyRun) -> dict[str, Any]:
 
 def write_summary(run: StudyRun, path: Path) -> dict[str, Any]:
     """The summary, as strict JSON: what is not finite becomes null."""
-    record: dict[str, Any] = _finite(summary(run))
+    record: dict[str, Any] = finite(summary(run))
     with replacing(path) as new:
         new.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return record
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place when it is whole."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with said(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    """`recordfile.replacing` with the folder made, and the words of a run for what the disk refuses."""
+    with said(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with recordfile.replacing(path) as new:
             yield new
-            os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)

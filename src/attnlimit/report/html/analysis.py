@@ -6,6 +6,7 @@ from typing import Any
 
 from attnlimit.models.heads import POLICIES, SCORE_BINS, HeadReport
 from attnlimit.models.run import Run
+from attnlimit.numerics.words import counted
 
 SHARES = {"own": "the own token", "sinks": "the first 4 keys", "window": "the last 16 keys"}
 
@@ -24,7 +25,7 @@ def analysis(run: Run, folder: str = "RUN") -> dict[str, Any]:
         "chips": [
             facts["model"],
             f"{len(run.heads):,} heads: {layers} layers of {heads}",
-            f"{facts['passages']} passages of {facts['tokens']:,} tokens",
+            f"{counted(facts['passages'], 'passage')} of {facts['tokens']:,} tokens",
             f"{facts['queries']} queries per head",
         ],
         "summary": [_lead(run)],
@@ -44,7 +45,7 @@ def _lead(run: Run) -> str:
     facts = run.facts
     visible = max(one.visible_keys for one in run.heads)
     where = (
-        f"here the {visible:,.0f} keys of {facts['passages']} passages, pooled"
+        f"here the {visible:,.0f} keys of {counted(facts['passages'], 'passage')}, pooled"
         if facts["population"] == "corpus"
         else f"here up to {visible:,.0f} of them"
     )
@@ -74,7 +75,7 @@ def _methods(run: Run) -> list[tuple[str, object]]:
     )
     return [
         ("Model", f"{facts['model']} ({facts['kind']}{', causal' if facts['causal'] else ''})"),
-        ("Text", f"{facts['passages']} passages of {facts['tokens']} tokens, {facts['queries']} random queries per head"),
+        ("Text", f"{counted(facts['passages'], 'passage')} of {facts['tokens']:,} tokens, {facts['queries']} random queries per head"),
         ("Keys", keys),
         ("Error", "(E‖Γₙ − Γ‖² / mean‖Γ‖²)^½: root mean square change of the head's output over the draws of keys, relative to the size of its outputs"),
         ("Method", facts["method"]),

@@ -12,6 +12,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from attnlimit.numerics.recordfile import finite
+
 MOST_ROWS = 2000
 """Of a table in the page; the run's own files hold them all."""
 SCRIPTS = ("numbers", "draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
@@ -72,16 +74,8 @@ def _hash(text: str) -> str:
 
 def _json(data: Mapping[str, Any]) -> str:
     """JSON that cannot end its script element; what is not finite becomes null."""
-    text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _figure(one: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import MissingExtra
+from attnlimit.numerics.words import counted
 
 KINDS = {
     "convergence": "Monte Carlo error curves",
@@ -43,7 +44,7 @@ def study_page(record: Mapping[str, Any]) -> dict[str, Any]:
         "heading": about["name"],
         "chips": [
             KINDS.get(about["kind"], about["kind"]),
-            f"{len(points):,} {'point' if len(points) == 1 else 'points'}",
+            f"{counted(len(points), 'point')}",
             f"{record['done']:,} of {record['total']:,} tasks",
             f"seed {about['seed']}",
         ],
@@ -84,7 +85,7 @@ def _state(record: Mapping[str, Any]) -> str:
         for path in points[0]["varies"]
     ]
     what = f", which differ in {' and '.join(varies)}" if varies else ""
-    return f"{len(points):,} {'point' if len(points) == 1 else 'points'}{what}. {done}{failed}."
+    return f"{counted(len(points), 'point')}{what}. {done}{failed}."
 
 
 def _slopes(points: list[dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attnlimit.errors import InputError
+from attnlimit.numerics.recordfile import write_text
 from attnlimit.report.html.other import find_record, other
 from attnlimit.report.html.page import page
 
@@ -17,13 +17,7 @@ def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
     target = (
         Path(file) if file is not None else (folder if folder.is_dir() else folder.parent) / "report.html"
     )
-    text = page(report_data(folder))
-    if not target.parent.is_dir():
-        raise InputError(f"There is no folder {target.parent} to write {target.name} in: make it first.")
-    if target.is_dir():
-        raise InputError(f"{target} is a folder: give the name of a file to write.")
-    target.write_text(text, encoding="utf-8")
-    return target
+    return write_text(target, page(report_data(folder)))
 
 
 def report_data(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""Records on disk, as JSON, CSV or parquet, written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attnlimit.errors import InputError, MissingExtra
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write beside `path`, which takes its place once it is whole and on the disk, so that no reader ever sees half
+    of one."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"There is no folder {path.parent} to write {path.name} in: make it first.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file to write.")
+    new = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield new
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def finite(value: Any) -> Any:
+    """The same with None for what is not finite, which JSON has no word for; tuples become lists.
+
+    >>> finite({"a": (1.0, float("inf"))})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> Path:
+    """Strict JSON: ValueError for what is not finite (see `finite`)."""
+    return write_text(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_table(path: str | os.PathLike[str], rows: Rows) -> Path:
+    """Records as rows: CSV, or parquet if the name ends so. Columns with words in them are text, in parquet."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(path) as new:
+        if Path(path).suffix == ".parquet":
+            _parquet(new, {name: _same_type([row.get(name) for row in rows]) for name in columns})
+        else:
+            with new.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(rows)
+    return Path(path)
+
+
+def _parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as missing:
+        raise MissingExtra("Parquet tables need pyarrow: pip install 'attnlimit[studies]'.") from missing
+    pq.write_table(pa.table(columns), path)
+
+
+def _same_type(cells: list[Any]) -> list[Any]:
+    """Whole numbers among others become floats, numbers among words text."""
+    types = {type(cell) for cell in cells} - {type(None)}
+    if types == {int, float}:
+        return [None if cell is None else float(cell) for cell in cells]
+    return cells if len(types) < 2 else [None if cell is None else str(cell) for cell in cells]

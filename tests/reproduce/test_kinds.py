@@ -9,6 +9,7 @@ from scipy import stats
 
 from attnlimit import Gaussian, measure_convergence, phase_diagram
 from attnlimit.errors import InputError
+from attnlimit.studies import Study, estimate
 from attnlimit.studies.kinds import icl, kind
 from attnlimit.studies.laws import Signs, like
 
@@ -103,6 +104,16 @@ def test_what_was_measured_along_training_is_that_of_the_rows():
             place = (first + row[0], told["step"].index(row[1]), what.lengths.index(row[2]))
             assert risk[place] == row[4]
     assert told["time"] == pytest.approx([0.1 * step for step in told["step"]])
+
+
+def test_a_training_of_hours_is_timed_by_a_few_steps():
+    found = kind("icl")
+    what = found.what.model_validate(SMALL | {"steps": 10_000_000})
+    part, times = found.brief(what)
+    assert part.steps * times == what.steps
+    study = Study.model_validate({"name": "long", "kind": "icl", "what": what.model_dump(), "replicates": 2})
+    cost = estimate(study, 1)
+    assert cost.likely_seconds == cost.seconds > 600
 
 
 def test_a_long_training_leaves_no_checkpoint_and_the_same_numbers(tmp_path, monkeypatch):

@@ -85,17 +85,29 @@ def _done(study: Study, folder: Path | None) -> int:
     return sum(task.id in known for what in points(study) for task in tasks(study, what, 0, study.replicates))
 
 
-def _samples(study: Study) -> Iterator[tuple[Task, int]]:
-    """A few tasks, spread over the points, with their number of replicates: as small as they can be, but whole if their
-    precision is asked for."""
+class Sample(NamedTuple):
+    """A task that is tried, and how many times as long the point takes with as many replicates."""
+
+    task: Task
+    times: float
+
+
+def _samples(study: Study) -> Iterator[Sample]:
+    """A few tasks, spread over the points: as small as they can be, but whole if their precision is asked for."""
+    found = kind(study.kind)
     total = count_points(study)
     wanted = {round(k * (total - 1) / max(1, SAMPLED - 1)) for k in range(SAMPLED)}
     for index, what in enumerate(points(study)):
         if index in wanted:
             first = next(islice(tasks(study, what, 0, study.replicates), 1))
             least = LEAST if study.precision is None else first.count
-            count = min(first.count, least) if kind(study.kind).together else 1
-            yield replace(first, count=count), count
+            part, times = (found.brief or _whole)(found.what.model_validate(what))
+            small = replace(first, what=part.model_dump(mode="json"), count=min(first.count, least))
+            yield Sample(small, times)
+
+
+def _whole(what: Any) -> tuple[Any, float]:
+    return what, 1.0
 
 
 def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
@@ -105,8 +117,8 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
     pool = Processes(1, study.threads)
     try:
         ended = time.monotonic() + LIMIT
-        for place, (task, _) in enumerate(samples):
-            pool.submit(place, task.to_bytes())
+        for place, sample in enumerate(samples):
+            pool.submit(place, sample.task.to_bytes())
         outcomes: dict[int, Outcome] = {}
         while len(outcomes) < len(samples) and time.monotonic() < ended:
             outcomes |= {outcome.place: outcome for outcome in pool.collect(0.2)}
@@ -114,19 +126,19 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
     finally:
         pool.close()
     _refuse_failed(outcomes)
-    tried = [_tried(study, *samples[place], outcomes[place]) for place in sorted(outcomes) if place > 0]
-    size = f"of {counted(samples[0][1], 'replicate')}"
+    tried = [_tried(study, samples[place], outcomes[place]) for place in sorted(outcomes) if place > 0]
+    size = f"of {counted(samples[0].task.count, 'replicate')}"
     if not tried:
         return [], memory, f"no task {size} ended within {LIMIT:g} s"
     return tried, memory, f"{counted(len(tried), 'task')} {size}, this machine"
 
 
-def _tried(study: Study, task: Task, count: int, outcome: Outcome) -> Tried:
-    wanted = study.replicates
+def _tried(study: Study, sample: Sample, outcome: Outcome) -> Tried:
+    task, wanted = sample.task, study.replicates
     if study.precision is not None:
-        told = replicates_for(study, [unpack(outcome.body)], task.what, count)
+        told = replicates_for(study, [unpack(outcome.body)], task.what, task.count)
         wanted = study.precision.max_replicates if told is None else told
-    return Tried(outcome.seconds / count, wanted)
+    return Tried(sample.times * outcome.seconds / task.count, wanted)
 
 
 def _refuse_failed(outcomes: dict[int, Outcome]) -> None:

@@ -51,6 +51,8 @@ class Kind:
     """Raises what the first task would raise, without computing it."""
     half_width: Callable[[Any, list[Result], str, float], float] | None = None
     """(what, results, of, level) → half the width of the interval that a precision target is about."""
+    brief: Callable[[Any], tuple[Any, float]] | None = None
+    """what → (a small part of the work, how many times as long the whole takes): for estimates, where tasks are long."""
     together: bool = False
     """Whether one task computes several replicates; else each replicate is a task."""
     version: int = 1

@@ -17,8 +17,10 @@ from attnlimit.studies.fields import Fields, Sizes
 from attnlimit.studies.kinds import Column, Kind, Result
 from attnlimit.studies.laws import DTYPES, Dtype, Matrix, Vector
 
-LONG = 20_000
+LONG = 5_000
 """Steps from which a training keeps checkpoints."""
+BRIEF = 100
+"""Steps of a training that is only timed."""
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
@@ -178,4 +180,11 @@ def check(what: Training) -> None:
     what.task.build()
 
 
-KIND = Kind("icl", Training, run, COLUMNS, rows, summary, check=check, together=True)
+def brief(what: Training) -> tuple[Training, float]:
+    """A few steps."""
+    steps = min(what.steps, BRIEF)
+    part = {"steps": steps, "reports": 1, "evaluation": min(what.evaluation, what.batch)}
+    return what.model_copy(update=part), what.steps / steps
+
+
+KIND = Kind("icl", Training, run, COLUMNS, rows, summary, check=check, brief=brief, together=True)

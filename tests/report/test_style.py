@@ -11,6 +11,8 @@ from attnlimit.report import style
 HEAD, LAW = al.Head([[0.5]]), al.Gaussian(cov=1.0, dim=1)
 RESULTS = {
     "curve": lambda: al.curve(HEAD, LAW, [10, 100]),
+    "exact error": lambda: al.exact_error(HEAD, LAW, [10, 100], [[1.0], [2.0]]),
+    "exact errors of many": lambda: al.exact_error(HEAD, LAW, [10, 100], [[0.1 * k] for k in range(9)]),
     "convergence": lambda: al.measure_convergence(HEAD, LAW, [10, 40], replicates=4, generator=0),
     "phase diagram": lambda: al.phase_diagram(LAW, kappa=[0.5, 2.0], n=[10, 100]),
 }

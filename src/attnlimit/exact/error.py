@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,9 @@ from attnlimit.exact.kept import Kept
 from attnlimit.exact.prepare import MOST_TOKENS, Scheme, Weight, prepare
 from attnlimit.measures import Measure
 from attnlimit.numerics.inputs import Array, as_counts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,10 @@ class ExactError:
     def rms(self) -> Float[Tensor, "*heads queries n"]:
         """√E‖Γ_n − Γ‖²."""
         return self.mean_square.sqrt()
+
+    def plot(self) -> Figure:
+        """The rms error of each query against n, on logarithmic axes."""
+        return import_module("attnlimit.report.exact_error").exact_error_figure(self)  # a layer above
 
     def __repr__(self) -> str:
         return (

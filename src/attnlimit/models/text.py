@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -153,9 +155,13 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text of any length, special tokens left out."""
+    return _coded(tokenizer, text).tolist()
+
+
+@lru_cache(maxsize=1024)  # a task reads the same texts once for every policy and seed
+def _coded(tokenizer: Any, text: str) -> array[int]:
     # verbose=False: windows are cut from it, so that it is longer than the model takes is no cause for a warning.
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return ids
+    return array("q", tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _round_robin(

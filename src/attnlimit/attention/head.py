@@ -195,7 +195,8 @@ class Head:
         if measure.dtype != right.dtype or measure.device != right.device:
             raise InputError(
                 f"The head is {right.dtype} on {right.device}, {measure!r} is {measure.dtype} on {measure.device}: "
-                "convert one of them, mixing would lose precision or fail."
+                f"convert one of them, mixing would lose precision or fail. For the head A.to({measure.dtype}), for a law "
+                f"dtype={right.dtype}."
             )
 
     # --- pieces -----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def concentration(
     loss: str | None = None,
     target: Target | None = None,
     exact: bool = True,
-    generator: torch.Generator | int,
+    generator: torch.Generator | int = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> Concentration:
     """Errors between prompts of L tokens and the infinite prompt, averaged over queries x ~ ν, for every replicate and L:

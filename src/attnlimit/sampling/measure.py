@@ -33,7 +33,7 @@ def measure_convergence(
     statistic: str = "map",
     replicates: int = 32,
     queries: Array | int | None = None,
-    generator: torch.Generator | int,
+    generator: torch.Generator | int = 0,
     policy: str = "iid",
     self_attention: bool = False,
     order: int | None = None,

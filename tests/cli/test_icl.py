@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from attnlimit.cli import app
 from attnlimit.errors import InputError
-from attnlimit.icl import LinearRegression, ar1, train
+from attnlimit.icl import LinearRegression, ar1, train, tuned
 from attnlimit.icl.spec import read_spec
 from attnlimit.icl.sweep import TaskRuns, sweep
 
@@ -97,6 +97,9 @@ def test_one_command_writes_tables_and_figures() -> None:
     summary = json.loads(Path("here/summary.json").read_text(encoding="utf-8"))
     assert [row["length"] for row in summary["risks"]] == [16, 4, 64]
     assert "torch" in summary["versions"]
+    for attention in ("softmax", "linear"):
+        exact = [tuned(LinearRegression(2), length, attention)[1] for length in (16, 4, 64)]
+        assert [row[f"{attention}_predicted"] for row in summary["risks"]] == exact
     assert json.loads(Path("here/spec.json").read_text(encoding="utf-8"))["training"]["steps"] == 12
 
 
@@ -203,7 +206,7 @@ def test_rates_are_those_of_the_curves() -> None:
     gap[-1] = 1.0
     made = vars(run) | {"gradient_gap": (1 / n).expand(shape), "parameter_gap": gap}
     made["flow_risk"] = torch.tensor([1.0, 0.5, 1e-4]).double()[:, None].expand(shape[:2])
-    part = TaskRuns("t", task, {"softmax": type(run)(**made)}, None, None)
+    part = TaskRuns("t", task, {"softmax": type(run)(**made)}, None, None, {})
     found = {rate["quantity"]: rate for rate in part.rates()}
     assert found["gradient gap, mean along training"]["exponent"] == pytest.approx(1)
     assert found["largest distance to the flow, until it arrives"]["exponent"] == pytest.approx(0.5)

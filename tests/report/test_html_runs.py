@@ -138,21 +138,23 @@ def test_any_other_run(tmp_path):
 def test_in_context_training(tmp_path):
     def row(length: int, risk: float) -> dict[str, object]:
         return {"task": "A", "length": length, "softmax": risk, "softmax_low": 0.9 * risk, "softmax_high": 1.1 * risk,
-                "floor": 0.01, "solution": 0.5}  # fmt: skip
+                "softmax_predicted": 0.25, "floor": 0.01, "solution": 0.5}  # fmt: skip
 
     record = {
         "name": "icl-risk", "title": "Risk <b>", "risks": [row(10, 0.8), row(300, 0.2)],
         "rates": [{"task": "A", "attention": "softmax", "quantity": "risk", "exponent": 0.6, "low": None, "high": None, "lengths": [10, 300]}],
         "predicted_exponents": {"A": 1.0}, "tasks": {"A": "regression"}, "methods": {"A": {"softmax": "sgd"}},
-        "floors": {"A": "Bayes risk"},
+        "floors": {"A": "Bayes risk"}, "seed": 11,
     }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(record))
-    (tmp_path / "spec.json").write_text('{"seed": 11}')
     for name in ("lengths-softmax-0", "risk-0"):
         (tmp_path / f"{name}.png").write_bytes(b"png")
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "<h1>Risk &lt;b&gt;</h1>" in text
-    assert "A: trained on prompts of 300 tokens, softmax attention ends with risk 0.2 (0.18 to 0.22)." in text
+    assert (
+        "A: trained on prompts of 300 tokens, softmax attention ends with risk 0.2 (0.18 to 0.22), predicted 0.25 without training."
+        in text
+    )
     assert "No method can do better than 0.01 there (Bayes risk)." in text
     titles = re.findall(r"<h2>(.*?)</h2><figure>", text)
     assert titles == ["Risk against prompt length: A", "On other prompt lengths, softmax: A"]

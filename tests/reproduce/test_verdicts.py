@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnlimit import Gaussian, exponents, phase_diagram
+from attnlimit.icl import LinearRegression, ar1, tuned
 from attnlimit.reproduce import Outcome, find
 from attnlimit.reproduce.constants import uniform_rows
 
@@ -234,16 +235,28 @@ def regression(spec, softmax, linear):
     return {spec: {"study": {"what": what}, "points": points}}
 
 
-def test_risks_that_vanish_and_risks_that_do_not():
-    good = regression("icl-risk", along(0.9, 2.0), along(0.95, 1.0))
-    assert [one.outcome for one in find("icl-risk").verdicts(good)] == [AGREES] * 4
-    bad = regression("icl-risk", along(-0.2, 1e-4), along(-0.2, 0.5e-4))
-    outcomes = [one.outcome for one in find("icl-risk").verdicts(bad)]
-    assert outcomes == [DIFFERS, AGREES, DIFFERS, DIFFERS]
-    turned = regression("icl-risk", along(0.9, 1.0), along(0.9, 2.0))
+def ended(attention, factor=lambda L: 1.0):
+    """The same with risks at the end that are `factor` times those predicted."""
+    task = LinearRegression(3, ar1(3, 0.5), noise=0.1)
+    exact = [factor(L) * tuned(task, L, attention)[1] for L in LENGTHS]
+    rows = [[[w * risk for risk in exact] for _ in range(3)] for w in (0.998, 1.0, 1.002)]
+    return along(1.0) | {"risk": rows}
+
+
+def test_risks_as_predicted_and_risks_that_are_not():
+    good = regression("icl-risk", ended("softmax"), ended("linear"))
+    assert [one.outcome for one in find("icl-risk").verdicts(good)] == [AGREES] * 6
+    apart = regression("icl-risk", ended("softmax", lambda L: 1.1), ended("linear", lambda L: 0.9))
+    claims = [one.outcome for one in find("icl-risk").verdicts(apart) if one.claim.startswith("ours")]
+    assert claims == [DIFFERS] * 2
+    slow = regression("icl-risk", ended("softmax", lambda L: L**0.3), ended("linear"))
+    assert verdict_of("icl-risk", slow, "vanishes").outcome is DIFFERS
+    assert verdict_of("icl-risk", slow, "becomes linear").outcome is DIFFERS
+    assert verdict_of("icl-risk", slow, "does no worse").outcome is DIFFERS
+    turned = regression("icl-risk", ended("linear"), ended("softmax"))
     assert verdict_of("icl-risk", turned, "becomes linear").outcome is CANNOT_TELL
-    worse = regression("icl-risk", along(0.1, 1.0), along(0.2, 0.5))
-    assert verdict_of("icl-risk", worse, "does no worse").outcome is DIFFERS
+    small = regression("icl-risk", ended("softmax", lambda L: 1e-3), ended("linear"))
+    assert verdict_of("icl-risk", small, "ridge regression is the floor").outcome is DIFFERS
 
 
 def test_gaps_to_the_flow_that_vanish_and_that_do_not():

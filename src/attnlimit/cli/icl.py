@@ -92,14 +92,15 @@ def _show(result: Sweep, folder: Path) -> None:
     for part in result.tasks:
         columns, rows = ["L"], []
         for attention in part.runs:
-            columns += [attention, "± 95 %"]
-        columns += ["floor"] * (part.floors is not None) + ["no training"] * (part.transferred is not None)
+            columns += [attention, "± 95 %"] + ["predicted"] * (attention in part.predicted)
+        columns += ["floor"] * (part.floors is not None) + ["L = ∞ weights"] * (part.transferred is not None)
         for row in result.risks():
             if row["task"] != part.name:
                 continue
             cells: list[object] = [f"{row['length']:,}"]
             for attention in part.runs:
                 cells += [row[attention], (row[f"{attention}_high"] - row[f"{attention}_low"]) / 2]
+                cells += [row[f"{attention}_predicted"]] * (attention in part.predicted)
             cells += [row[name] for name in ("floor", "solution") if row[name] is not None]
             rows.append(cells)
         out.print(table(f"{part.name}: risk after training", columns, rows))

@@ -17,6 +17,7 @@ from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import Floor, LinearRegression, Task
 from attnlimit.icl.train import train
 from attnlimit.icl.training import Training, over_seeds
+from attnlimit.icl.tuning import tuned
 from attnlimit.rates import exponents
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class TaskRuns:
     floors: list[Floor] | None
     """The least risk at each length, for regression ridge; None where it is not known."""
     transferred: FiniteRisk | None
-    """Exact softmax risk at each length of the infinite-prompt solution: the prediction."""
+    """Exact softmax risk at each length of the infinite-prompt solution."""
+    predicted: dict[str, list[float]]
+    """By attention, the exact risk at each length of weights tuned to it without training; none but for regression."""
 
     def exponent(self) -> float | None:
         """Predicted: E‖Γ_L − Γ‖² ∝ L^{−2ρ} with ρ the `rms` exponent at the solution's horizon H."""
@@ -58,6 +61,9 @@ class TaskRuns:
             curves.append(
                 ("softmax", "exact risk of the infinite-prompt solution", self.transferred.risk[None])
             )
+        for attention, risks in self.predicted.items():
+            exact = torch.tensor([risks], dtype=torch.float64)
+            curves.append((attention, "exact risk of tuned weights: the prediction", exact))
         found = []
         for attention, quantity, values in curves:
             fit = _fit(next(iter(self.runs.values())).lengths, values)
@@ -96,6 +102,7 @@ class Sweep:
                             strict=True,
                         )
                     )
+                row |= {f"{attention}_predicted": risks[m] for attention, risks in part.predicted.items()}
                 row["floor"] = None if part.floors is None else part.floors[m].value
                 row["solution"] = None if part.transferred is None else float(part.transferred.risk[m])
                 table.append(row)
@@ -144,7 +151,8 @@ def sweep(
                 **settings,
             )
             before += spec.training.steps
-        parts.append(TaskRuns(name, task, runs, _floors(task, spec.lengths), _solution(task, spec.lengths)))
+        floors, solution = _floors(task, spec.lengths), _solution(task, spec.lengths)
+        parts.append(TaskRuns(name, task, runs, floors, solution, _predicted(task, spec)))
     return Sweep(spec.name, spec.title, parts)
 
 
@@ -179,6 +187,12 @@ def _solution(task: Task, lengths: list[int]) -> FiniteRisk | None:
     curve = finite_risk(task, endpoint(task), order)
     place = [order.index(length) for length in lengths]
     return FiniteRisk(tuple(lengths), curve.risk[place], curve.standard_error[place], curve.method)
+
+
+def _predicted(task: Task, spec: Spec) -> dict[str, list[float]]:
+    if not isinstance(task, LinearRegression):
+        return {}
+    return {name: [tuned(task, length, name)[1] for length in spec.lengths] for name in spec.attentions}
 
 
 def _fit(lengths: tuple[int, ...], values: Float[Tensor, "S M"]) -> dict[str, Any] | None:

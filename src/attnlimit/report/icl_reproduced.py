@@ -23,22 +23,32 @@ GAPS = {
 
 
 def risk_figure(tasks: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel a task; each has words, lengths, floor, untrained, and risks (replicates, lengths) by attention."""
+    """A panel a task; each has words, lengths, floor, untrained, and by attention risks (replicates, lengths) and those
+    predicted."""
     figure, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks))
     for ax, task in zip(found, tasks, strict=True):
         L = np.array(task["lengths"], dtype=float)
         for name, (colour, marker) in ATTENTIONS.items():
             if name in task:
                 mean, low, high = _over(task[name])
-                label = f"{name}, trained"
+                ends = [mean - low, high - mean]
                 ax.errorbar(
                     L,
                     mean,
-                    yerr=[mean - low, high - mean],
-                    fmt=f"{marker}-",
+                    yerr=ends,
+                    fmt=marker,
                     color=colour,
+                    markersize=5,
                     capsize=3,
-                    label=label,
+                    label=f"{name}, trained",
+                )
+                ax.plot(
+                    L,
+                    task["predicted"][name],
+                    "-",
+                    color=colour,
+                    linewidth=1,
+                    label=f"{name}, tuned without training, exact",
                 )
         ax.plot(
             L,

@@ -15,8 +15,8 @@ COLOURS = {"softmax": BLUE, "linear": ORANGE}
 
 
 def risk_figure(part: TaskRuns, level: float = 0.95) -> Figure:
-    """Mean over seeds with t intervals; ridge regression or another floor below; dashed, the exact risk that the
-    infinite-prompt solution has at that length, without training."""
+    """Mean over seeds with t intervals; ridge regression or another floor below; as lines the exact risk of weights tuned to
+    that length without training, and dashed that of the infinite-prompt solution."""
     figure, ax = axes()
     run = next(iter(part.runs.values()))
     for attention, one in part.runs.items():
@@ -26,7 +26,7 @@ def risk_figure(part: TaskRuns, level: float = 0.95) -> Figure:
         ax.plot(
             n,
             mean[order],
-            "o-",
+            "o",
             color=COLOURS[attention],
             markersize=4,
             label=f"{attention} attention, trained",
@@ -37,6 +37,9 @@ def risk_figure(part: TaskRuns, level: float = 0.95) -> Figure:
     if part.floors is not None:
         name = "ridge regression" if "ridge" in part.floors[0].kind else "floor"
         ax.plot(n, [part.floors[m].value for m in order], "s-", color=GREEN, markersize=3, label=name)
+    for attention, risks in part.predicted.items():
+        words = f"{attention}, tuned without training (exact)"
+        ax.plot(n, [risks[m] for m in order], "-", color=COLOURS[attention], linewidth=1, label=words)
     if part.transferred is not None:
         exact = part.transferred.risk[order]
         ax.plot(n, exact, "--", color=BLACK, linewidth=1, label="softmax, infinite-prompt solution (exact)")

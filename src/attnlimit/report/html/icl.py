@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,22 +33,25 @@ def icl_page(record: Mapping[str, Any], folder: Path, figures: list[dict[str, An
             _table("Risk after training, 95 % intervals over seeds", record["risks"]),
             _table("Exponents fitted over the longer half of the lengths, 95 % intervals", record["rates"]),
         ],
-        "methods": _methods(record, folder),
+        "methods": _methods(record),
     }
 
 
 def _words(record: Mapping[str, Any], task: str, attentions: list[str]) -> str:
     """The risks at the longest prompt, beside the floor and the infinite-prompt solution."""
     last = max((row for row in record["risks"] if row["task"] == task), key=lambda row: row["length"])
-    parts = [
-        f"{name} attention ends with risk {last[name]:.3g} ({last[f'{name}_low']:.3g} to {last[f'{name}_high']:.3g})"
-        for name in attentions
-    ]
+    parts = []
+    for name in attentions:
+        parts.append(
+            f"{name} attention ends with risk {last[name]:.3g} ({last[f'{name}_low']:.3g} to {last[f'{name}_high']:.3g})"
+        )
+        if last.get(f"{name}_predicted") is not None:
+            parts[-1] += f", predicted {last[f'{name}_predicted']:.3g} without training"
     text = f"{task}: trained on prompts of {last['length']:,} tokens, {'; '.join(parts)}."
     if last.get("floor") is not None:
         text += f" No method can do better than {last['floor']:.3g} there ({record['floors'][task]})."
     if last.get("solution") is not None:
-        text += f" Without training, the infinite-prompt solution has {last['solution']:.3g}."
+        text += f" The infinite-prompt solution has {last['solution']:.3g} at that length."
     if record["predicted_exponents"].get(task) is not None:
         text += f" Predicted for long prompts: risk ∝ L^−{record['predicted_exponents'][task]:g}."
     return text
@@ -73,19 +75,20 @@ def _title(name: str, tasks: list[str]) -> str:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    columns = [name for name in rows[0] if name != "lengths"] if rows else []
-    shown = [name.replace("_low", " from").replace("_high", " to").replace("solution", "no training") for name in columns]  # fmt: skip
-    return {"title": title, "columns": shown, "rows": [[row[name] for name in columns] for row in rows]}
+    columns = list(dict.fromkeys(name for row in rows for name in row if name != "lengths"))
+    shown = [
+        name.replace("_low", " from").replace("_high", " to").replace("_predicted", ", predicted")
+        for name in columns
+    ]
+    shown = [name.replace("solution", "L = ∞ weights") for name in shown]
+    return {"title": title, "columns": shown, "rows": [[row.get(name) for name in columns] for row in rows]}
 
 
-def _methods(record: Mapping[str, Any], folder: Path) -> list[tuple[str, object]]:
+def _methods(record: Mapping[str, Any]) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = [(f"Task {name}", text) for name, text in record["tasks"].items()]
     known = dict.fromkeys(text for each in record["methods"].values() for text in each.values())
     found += [("Training", text) for text in known]
-    spec = folder / "spec.json"
-    if "seed" not in record and spec.is_file():
-        found.append(("Seed", json.loads(spec.read_text(encoding="utf-8")).get("seed")))
-    elif "seed" in record:
+    if "seed" in record:
         found.append(("Seed", record["seed"]))
     if record.get("versions"):
         found.append(("Versions", ", ".join(f"{name} {text}" for name, text in record["versions"].items())))

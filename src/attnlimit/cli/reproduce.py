@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from attnlimit.cli.common import AsJson, duration, err, guarded, out, print_json, progress, time_of
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, time_of
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _estimated(ready: Plan) -> Plan:
     points, tasks = sum(one.points for one in found), sum(one.tasks for one in found)
     time = time_of(found)
     if sum(one.done for one in found) >= tasks:
-        time = "none, it is all there" if time == duration(0) else f"{time} more"
+        time = f"{time} more" if any(one.likely_seconds for one in found) else "none, it is all there"
     more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
     text = f"Estimated time on {counted(ready.workers, 'core')}: {time} ({counted(points, 'point')}, {counted(tasks, 'task')}{more})."
     err.print(text, highlight=False, markup=False, soft_wrap=True)

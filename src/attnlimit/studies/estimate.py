@@ -55,6 +55,8 @@ def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate
     each = len(list(tasks(study, {}, 0, count)))
     each_most = each + len(list(tasks(study, {}, count, most)))
     total, done = count_points(study), _done(study, folder)
+    if done == total * each and study.precision is None:
+        return Estimate(total, done, done, done, workers, 0.0, 0.0, 0.0, None, "nothing: it is all there")
     tried, memory, words = _calibrated(study)
     there = count * done / (total * each)  # replicates of a point, on average
 

@@ -1,7 +1,10 @@
 """Risks at finite prompt length, and the infinite-prompt solution in place of training."""
 
+import math
+
 import pytest
 import torch
+from scipy import integrate, optimize
 
 import attnlimit as al
 from attnlimit.errors import InputError
@@ -14,6 +17,7 @@ from attnlimit.icl import (
     endpoint,
     finite_risk,
     infinite_risk,
+    long_prompt_constant,
     train,
     transfer,
     tuned,
@@ -108,9 +112,43 @@ def test_tuned_weights_are_what_training_finds() -> None:
             )
 
 
-def test_unknown_attention_is_not_tuned() -> None:
+@pytest.mark.parametrize(
+    "find", [lambda name: tuned(GENERAL, 5, name), lambda name: long_prompt_constant(GENERAL, name)]
+)
+def test_unknown_attention_is_not_tuned(find) -> None:
     with pytest.raises(InputError, match="attention must be one of softmax, linear, got 'relu'"):
-        tuned(GENERAL, 5, "relu")
+        find("relu")
+
+
+def test_long_prompts_have_the_constant_of_the_exact_risk() -> None:
+    for task in (LinearRegression(5), LinearRegression(5, ar1(5, 0.5), noise=0.4)):
+        found = 10**6 * tuned(task, 10**6)[1]
+        assert found == pytest.approx(long_prompt_constant(task), rel=2e-3)
+    found = 10**9 * tuned(GENERAL, 10**9, "linear")[1]
+    assert found == pytest.approx(long_prompt_constant(GENERAL, "linear"), rel=1e-6)
+
+
+def test_the_long_prompt_constant_by_quadrature() -> None:
+    """E e^{x²/(Σb²)}[τb² + Px²] by scipy in one dimension, its least value over b by scipy too."""
+    cov, query, P, noise = 2.0, 0.7, 1.5, 0.3
+    tau = cov * P + noise
+
+    def risk(b: float) -> float:
+        def at(x: float) -> float:
+            return math.exp(x**2 / cov / b**2 - x**2 / (2 * query)) * (tau * b**2 + P * x**2)
+
+        return integrate.quad(at, -60, 60, limit=500)[0] / math.sqrt(2 * math.pi * query) / 2
+
+    least = optimize.minimize_scalar(risk, bounds=(0.9, 6.0), method="bounded", options={"xatol": 1e-8})
+    task = LinearRegression(1, cov, query_cov=query, vector_cov=P, noise=noise)
+    assert long_prompt_constant(task) == pytest.approx(least.fun, rel=1e-7)
+
+
+@pytest.mark.parametrize("dim", [1, 5, 60])
+def test_the_price_of_softmax_where_noise_outweighs_the_signal(dim: int) -> None:
+    task = LinearRegression(dim, ar1(dim, 0.3), vector_cov=1e-9, noise=1.0)
+    price = long_prompt_constant(task) / long_prompt_constant(task, "linear")
+    assert price == pytest.approx((1 + 2 / dim) ** (dim / 2 + 1), rel=1e-6)
 
 
 def test_unbalanced_start() -> None:

@@ -6,6 +6,7 @@ from attnlimit.icl.descent import Diverged, descend
 from attnlimit.icl.finite import FiniteRisk, finite_risk
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_predictions, infinite_risk
+from attnlimit.icl.long_prompts import long_prompt_constant
 from attnlimit.icl.path import Path
 from attnlimit.icl.stationary import StationaryPoint, endpoint, stationary_points
 from attnlimit.icl.tasks import Classification, Floor, LinearRegression, MixtureDenoising, Prompts, Task, ar1
@@ -40,6 +41,7 @@ __all__ = [
     "flow",
     "infinite_predictions",
     "infinite_risk",
+    "long_prompt_constant",
     "stationary_points",
     "train",
     "transfer",

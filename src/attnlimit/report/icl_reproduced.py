@@ -25,7 +25,7 @@ GAPS = {
 def risk_figure(tasks: Sequence[Mapping[str, Any]]) -> Figure:
     """A panel a task; each has words, lengths, floor, untrained, and by attention risks (replicates, lengths) and those
     predicted."""
-    figure, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks))
+    figure, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks), height=4.6)
     for ax, task in zip(found, tasks, strict=True):
         L = np.array(task["lengths"], dtype=float)
         for name, (colour, marker) in ATTENTIONS.items():
@@ -61,7 +61,9 @@ def risk_figure(tasks: Sequence[Mapping[str, Any]]) -> Figure:
         ax.plot(L, task["floor"], ":", color=GREEN, linewidth=2, label="ridge regression (Bayes)")
         ax.set(xscale="log", yscale="log", xlabel="prompt length L")
         ax.set_title(task["words"], fontsize=10, loc="left")
-        ax.legend(frameon=False, fontsize=8)
+    figure.legend(
+        *found[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
+    )
     seeds = len(next(tasks[0][name] for name in ATTENTIONS if name in tasks[0]))
     found[0].set_ylabel(f"risk without the answer's noise, {seeds} seeds, 95 %")
     return figure

@@ -143,7 +143,7 @@ def test_in_context_training(tmp_path):
     record = {
         "name": "icl-risk", "title": "Risk <b>", "risks": [row(10, 0.8), row(300, 0.2)],
         "rates": [{"task": "A", "attention": "softmax", "quantity": "risk", "exponent": 0.6, "low": None, "high": None, "lengths": [10, 300]}],
-        "predicted_exponents": {"A": 1.0}, "tasks": {"A": "regression"}, "methods": {"A": {"softmax": "sgd"}},
+        "long_prompt_constants": {"A": {"softmax": 7.0}}, "tasks": {"A": "regression"}, "methods": {"A": {"softmax": "sgd"}},
         "floors": {"A": "Bayes risk"}, "seed": 11,
     }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(record))

@@ -104,10 +104,12 @@ def _show(result: Sweep, folder: Path) -> None:
             cells += [row[name] for name in ("floor", "solution") if row[name] is not None]
             rows.append(cells)
         out.print(table(f"{part.name}: risk after training", columns, rows))
-        predicted = part.exponent()
-        if predicted is not None:
-            words = f"Predicted as L → ∞: risk ∝ L^−{predicted:.3g}. Exponents fitted over the longer half of the lengths:"
+        constants = part.constants()
+        if constants:
+            told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
+            words = f"Predicted as L → ∞: risk {told}; with the L = ∞ weights ∝ L^−{part.exponent():.3g}."
             out.print(words, highlight=False, markup=False, soft_wrap=True)
+        out.print("Exponents fitted over the longer half of the lengths:", highlight=False)
         for rate in part.rates():
             interval = "" if rate["low"] != rate["low"] else f"  [{rate['low']:.2f}, {rate['high']:.2f}]"
             words = f"  {rate['exponent']:5.2f}{interval}  {rate['attention']}: {rate['quantity']}"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnlimit.errors import NotKnown
 from attnlimit.icl.finite import FiniteRisk, finite_risk
+from attnlimit.icl.long_prompts import long_prompt_constant
 from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import Floor, LinearRegression, Task
 from attnlimit.icl.train import train
@@ -42,12 +43,17 @@ class TaskRuns:
     """By attention, the exact risk at each length of weights tuned to it without training; none but for regression."""
 
     def exponent(self) -> float | None:
-        """Predicted: E‖Γ_L − Γ‖² ∝ L^{−2ρ} with ρ the `rms` exponent at the solution's horizon H."""
+        """Of the infinite-prompt solution's risk as L → ∞: 2ρ with ρ the `rms` exponent at its horizon H. Trained weights do
+        better, L·risk → `long_prompt_constant`: they are free to lower their horizon."""
         if not isinstance(self.task, LinearRegression):
             return None
         keys, queries = (torch.linalg.cholesky(cov) for cov in (self.task.cov, self.task.query_cov))
         H = torch.linalg.matrix_norm(keys.T @ endpoint(self.task).A @ queries, 2)
         return 2 * float(exponents(float(H)).rms)
+
+    def constants(self) -> dict[str, float]:
+        """By attention, lim L·risk of the best weights; none but for regression."""
+        return {name: long_prompt_constant(self.task, name) for name in self.predicted}
 
     def rates(self) -> list[dict[str, Any]]:
         """Fitted powers of L, over the longer half of the lengths, of what falls with the length."""
@@ -114,7 +120,8 @@ class Sweep:
             "title": self.title,
             "risks": self.risks(),
             "rates": [rate for part in self.tasks for rate in part.rates()],
-            "predicted_exponents": {part.name: part.exponent() for part in self.tasks},
+            "solution_exponents": {part.name: part.exponent() for part in self.tasks},
+            "long_prompt_constants": {part.name: part.constants() for part in self.tasks},
             "tasks": {part.name: repr(part.task) for part in self.tasks},
             "methods": {part.name: {a: run.method for a, run in part.runs.items()} for part in self.tasks},
             "floors": {part.name: part.floors[0].kind if part.floors else None for part in self.tasks},

@@ -76,7 +76,10 @@ def test_one_command_writes_tables_and_figures() -> None:
     code, output = called(written(), "--quick", "--out", "here")
     assert code == 0, output
     assert "plain: risk after training" in output
-    assert "Predicted as L → ∞: risk 5.97/L (softmax), 1.6/L (linear); with the L = ∞ weights ∝ L^−0.79" in output
+    assert (
+        "Predicted as L → ∞: risk 5.97/L (softmax), 1.6/L (linear); with the L = ∞ weights ∝ L^−0.79"
+        in output
+    )
     figures = {"risk", "trajectory", "lengths-softmax", "lengths-linear"}
     names = {f"{name}-0{kind}" for name in figures for kind in (".png", ".pdf")}
     names |= {

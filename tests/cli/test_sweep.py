@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from attnlimit.cli import app
+from attnlimit.cli.common import time_of
+from attnlimit.studies import Estimate
 
 SPEC = """\
 name: tiny
@@ -115,7 +117,6 @@ def test_failures_are_told_by_the_exit_code(run):
 
 
 def test_a_dry_run_says_what_it_would_cost(run, monkeypatch):
-    from attnlimit.studies import Estimate
 
     found = Estimate(3, 6, 12, 2, 2, 40.0, 600.0, 7300.0, 310.0, "3 tasks of 2 replicates, this machine")
     monkeypatch.setattr("attnlimit.studies.estimate", lambda study, workers, folder: found)
@@ -203,3 +204,14 @@ def test_interrupted_and_resumed(run):
     written(PROBES)
     shown = run("sweep", "study.yaml", "--out", "here", "--resume", "--workers", "1").stdout
     assert "probes: 3 of 3 tasks" in " ".join(shown.split())
+
+
+def test_times_in_words():
+    def cost(seconds, likely, most, longer=False):
+        return Estimate(1, 1, 1, 0, 1, seconds, likely, most, None, "", longer)
+
+    assert time_of([cost(30.0, 30.0, 30.0)]) == "30 s"
+    assert time_of([cost(10.0, 300.0, 900.0), cost(5.0, 300.0, 900.0)]) == "about 10 min, at most 30 min"
+    assert time_of([cost(30.0, 30.0, 30.0, longer=True)]) == "more than 30 s"
+    assert time_of([cost(30.0, 30.0, 30.0), cost(None, None, None)]) == "more than 30 s"
+    assert time_of([cost(None, None, None)]) == "not known, a task takes longer than was waited for"

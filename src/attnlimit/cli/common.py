@@ -181,9 +181,10 @@ def time_of(studies: Sequence[Estimate]) -> str:
         duration(sum(getattr(one, name) for one in known)) for name in ("likely_seconds", "most_seconds")
     )
     time = likely if likely == most else f"about {likely}, at most {most}"
-    if len(known) == len(studies):
-        return time
-    return f"more than {likely}" if known else "not known, a task takes longer than was waited for"
+    if not known:
+        return "not known, a task takes longer than was waited for"
+    short = len(known) < len(studies) or any(one.longer for one in known)
+    return f"more than {likely}" if short else time
 
 
 def print_json(result: dict[str, Any]) -> None:

@@ -28,8 +28,8 @@ SAMPLED, LEAST, LIMIT = 3, 2, 30.0
 @dataclass(frozen=True)
 class Estimate:
     """`seconds`, `likely_seconds` and `most_seconds` differ when a precision is asked for: without further rounds, with those
-    that the tried points would need, and with all. None: the calibration did not end in time, so the study takes longer
-    than that."""
+    that the tried points would need, and with all. None: no task that was tried ended in time; `longer`: some did not, so the
+    study takes longer than this."""
 
     points: int
     tasks: int
@@ -42,6 +42,7 @@ class Estimate:
     memory_mb: float | None
     """Of one worker, at its peak."""
     calibration: str
+    longer: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self)}
@@ -66,9 +67,13 @@ def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate
 
     seconds, highest = (cost([k] * len(tried)) for k in (count, most))
     likely = cost([min(max(one.replicates, count), most) for one in tried])
-    return Estimate(
-        total, total * each, total * each_most, done, workers, seconds, likely, highest, memory, words
-    )
+    told = (seconds, likely, highest, memory, words, len(tried) < len(_wanted(total)))
+    return Estimate(total, total * each, total * each_most, done, workers, *told)
+
+
+def _wanted(points: int) -> set[int]:
+    """The points that are tried: the first, the last and one between."""
+    return {round(k * (points - 1) / max(1, SAMPLED - 1)) for k in range(SAMPLED)}
 
 
 class Tried(NamedTuple):
@@ -97,8 +102,7 @@ class Sample(NamedTuple):
 def _samples(study: Study) -> Iterator[Sample]:
     """A few tasks, spread over the points: as small as they can be, but whole if their precision is asked for."""
     found = kind(study.kind)
-    total = count_points(study)
-    wanted = {round(k * (total - 1) / max(1, SAMPLED - 1)) for k in range(SAMPLED)}
+    wanted = _wanted(count_points(study))
     for index, what in enumerate(points(study)):
         if index in wanted:
             first = next(islice(tasks(study, what, 0, study.replicates), 1))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from attnlimit.studies.kinds.watched import Evaluated
 
 
+BRIEF = 4
+"""Examples of a run that is only timed."""
 TEXTS = "texts.jsonl"
 """In the folder of a model: the labelled texts it is tried on."""
 
@@ -155,4 +157,11 @@ def summary(what: Downstream, results: list[Result]) -> dict[str, Any]:
     }
 
 
-KIND = Kind("downstream", Downstream, run, COLUMNS, rows, summary)
+def brief(what: Downstream) -> tuple[Downstream, float]:
+    """A few examples."""
+    few = min(what.examples, BRIEF)
+    part = what.model_copy(update={"examples": few, "windows": 1})
+    return part, (what.examples + what.windows) / (few + 1)
+
+
+KIND = Kind("downstream", Downstream, run, COLUMNS, rows, summary, brief=brief)

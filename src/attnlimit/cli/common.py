@@ -178,7 +178,8 @@ def time_of(studies: Sequence[Estimate]) -> str:
     """How long studies will take together, one after the other, in words."""
     known = [one for one in studies if one.likely_seconds is not None]
     likely, most = (
-        duration(sum(getattr(one, name) for one in known)) for name in ("likely_seconds", "most_seconds")
+        duration(sum((getattr(one, name) for one in known), 0.0))
+        for name in ("likely_seconds", "most_seconds")
     )
     time = likely if likely == most else f"about {likely}, at most {most}"
     if not known:

@@ -109,8 +109,10 @@ def _show(result: Sweep, folder: Path) -> None:
             told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
             words = f"Predicted as L → ∞: risk {told}; with the L = ∞ weights ∝ L^−{part.exponent():.3g}."
             out.print(words, highlight=False, markup=False, soft_wrap=True)
-        out.print("Exponents fitted over the longer half of the lengths:", highlight=False)
-        for rate in part.rates():
+        rates = part.rates()
+        if rates:
+            out.print("Exponents fitted over the longer half of the lengths:", highlight=False)
+        for rate in rates:
             interval = "" if rate["low"] != rate["low"] else f"  [{rate['low']:.2f}, {rate['high']:.2f}]"
             words = f"  {rate['exponent']:5.2f}{interval}  {rate['attention']}: {rate['quantity']}"
             out.print(words, highlight=False, markup=False, soft_wrap=True)

@@ -20,10 +20,11 @@ def long_prompt_constant(task: Task, attention: str = "softmax") -> float:
         linear   ½ E [τ xᵀΣ⁻¹x + xᵀPx]
         softmax  ½ min_b E e^{xᵀΣ⁻¹x/b²} [τ b² + xᵀPx],   x ~ N(0, Σ_q):
 
-    the central limit theorem at A = Σ⁻¹/b, which every head with zero infinite-prompt risk has, and in which b is free. A larger b
-    flattens the softmax, but multiplies the noise of the plain mean that is then left in it. So softmax is worse than linear
-    attention by a factor that does not go away: ((d + 2)/d)^{d/2+1} for Σ = Σ_q where noise outweighs the signal, which is 5.2 in one
-    dimension and e in many, and about as much otherwise.
+    the central limit theorem at A = Σ⁻¹/b, which for d > 1 every head with zero infinite-prompt risk has, and in which b is free
+    (for d = 1 a head may also weigh tokens by y and read x, which is left out). A larger b flattens the softmax, but multiplies the noise of the
+    plain mean that is then left in it. So softmax is worse than linear attention by a factor that does not go away:
+    ((d + 2)/d)^{d/2+1} for Σ = Σ_q where noise outweighs the signal, which is 5.2 in one dimension and e in many, and about as much
+    otherwise.
 
     >>> from attnlimit.icl import LinearRegression
     >>> task = LinearRegression(5, noise=0.1)

@@ -73,10 +73,11 @@ def sampled_attention(
 ) -> Iterator[Attended]:
     """Inside the block every head of the model attends to its budget's keys only; afterwards the model is as it was.
 
-    Keys are drawn anew in every call of a layer, for every text of the batch and head, from `generator` (a seed, 0 unless given, or a
-    torch.Generator): for each query by itself, or without `per_query` in one order shared by all queries of the text, which
-    reads fewer keys in all but lets errors add up downstream (see attnlimit.models.draws). No key is drawn twice, as budgets have it, so a query that sees no more than its budget
-    attends to all of it. Own token and window keep nothing in cross-attention, where a query has no key of its own.
+    Keys are drawn anew in every call of a layer, for every text of the batch and head, from `generator` (a seed, or a
+    torch.Generator): for each query by itself, or without `per_query` in one order shared by all queries of the text,
+    which reads fewer keys in all but lets errors add up downstream (see attnlimit.models.draws). No key is drawn twice,
+    as budgets have it, so a query that sees no more than its budget attends to all of it. Own token and window keep
+    nothing in cross-attention, where a query has no key of its own.
     Leaving raises ModelNotSupported if some layer did not come by.
     """
     budgets.check_fits(model)

@@ -52,7 +52,7 @@ def _words(record: Mapping[str, Any], task: str, attentions: list[str]) -> str:
         text += f" No method can do better than {last['floor']:.3g} there ({record['floors'][task]})."
     if last.get("solution") is not None:
         text += f" The infinite-prompt solution has {last['solution']:.3g} at that length."
-    constants = record["long_prompt_constants"].get(task)
+    constants = record.get("long_prompt_constants", {}).get(task)
     if constants:
         told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
         text += f" Predicted for long prompts: risk {told}."

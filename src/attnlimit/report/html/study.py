@@ -44,7 +44,7 @@ def study_page(record: Mapping[str, Any]) -> dict[str, Any]:
         "heading": about["name"],
         "chips": [
             KINDS.get(about["kind"], about["kind"]),
-            f"{counted(len(points), 'point')}",
+            counted(len(points), "point"),
             f"{record['done']:,} of {record['total']:,} tasks",
             f"seed {about['seed']}",
         ],

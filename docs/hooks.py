@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,38 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
-def on_config(config: Any) -> Any:
-    """The page on reproductions stands beside the benchmarks where it has been written: it comes from paper-size runs."""
-    if (ROOT / "docs" / "reproduction.md").exists():
-        measured = next(part["Measured"] for part in config["nav"] if "Measured" in part)
-        measured.insert(0, {"Reproduction": "reproduction.md"})
-    return config
-
-
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace a line {{ name arguments }} by what `PARTS` writes for it."""
+    """Set powers high and indices low, and replace a line {{ name arguments }} by what `PARTS` writes for it."""
 
     def part(match: re.Match[str]) -> str:
         name, *arguments = match[1].split()
         return PARTS[name](*arguments)
 
-    return re.sub(r"^\{\{ (.+) \}\}$", part, markdown, flags=re.MULTILINE)
+    written = "".join(text if code else _set(text) for code, text in _pieces(markdown))
+    return re.sub(r"^\{\{ (.+) \}\}$", part, written, flags=re.MULTILINE)
+
+
+def _pieces(markdown: str) -> Iterator[tuple[bool, str]]:
+    """The text in order, code apart: fenced, or between backticks."""
+    for place, text in enumerate(
+        re.split(r"(^```.*?^```|`[^`\n]*`)", markdown, flags=re.MULTILINE | re.DOTALL)
+    ):
+        yield place % 2 == 1, text
+
+
+def _set(text: str) -> str:
+    """Powers and indices in braces, brackets or of a few letters.
+
+    >>> _set("n^{−1/2}, n^(−1/(2(1+H²))), 10^12, R^d, μ_{2a}, d_h, R_V², in_a.py, long_context")
+    'n<sup>−1/2</sup>, n<sup>−1/(2(1+H²))</sup>, 10<sup>12</sup>, R<sup>d</sup>, μ<sub>2a</sub>, d<sub>h</sub>, R<sub>V</sub>², in_a.py, long_context'
+    """
+    letter = "[A-Za-z0-9Α-ω]"
+    bracket = r"\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
+    for power in (r"\{([^{}]*)\}", bracket, rf"(\d+|{letter}(?!{letter}))"):
+        text = re.sub(rf"\^{power}", r"<sup>\1</sup>", text)
+    for index in (r"\{([^{}]*)\}", rf"({letter}{{1,3}})(?!{letter}|_|\.\w)"):
+        text = re.sub(rf"(?<=[^\W_])_{index}", r"<sub>\1</sub>", text)
+    return text
 
 
 def reference(module: str) -> str:

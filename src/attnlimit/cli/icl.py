@@ -92,18 +92,19 @@ def _show(result: Sweep, folder: Path) -> None:
     for part in result.tasks:
         columns, rows = ["L"], []
         for attention in part.runs:
-            columns += [attention, "± 95 %"] + ["predicted"] * (attention in part.predicted)
-        columns += ["floor"] * (part.floors is not None) + ["L = ∞ weights"] * (part.transferred is not None)
+            columns += [attention] + ["predicted"] * (attention in part.predicted)
+        columns += ["floor"] * (part.floors is not None) + ["L = ∞"] * (part.transferred is not None)
         for row in result.risks():
             if row["task"] != part.name:
                 continue
             cells: list[object] = [f"{row['length']:,}"]
             for attention in part.runs:
-                cells += [row[attention], (row[f"{attention}_high"] - row[f"{attention}_low"]) / 2]
-                cells += [row[f"{attention}_predicted"]] * (attention in part.predicted)
-            cells += [row[name] for name in ("floor", "solution") if row[name] is not None]
+                half = (row[f"{attention}_high"] - row[f"{attention}_low"]) / 2
+                cells += [f"{row[attention]:.3g} ± {half:.1g}"]
+                cells += [f"{row[f'{attention}_predicted']:.3g}"] * (attention in part.predicted)
+            cells += [f"{row[name]:.3g}" for name in ("floor", "solution") if row[name] is not None]
             rows.append(cells)
-        out.print(table(f"{part.name}: risk after training", columns, rows))
+        out.print(table(f"{part.name}: risk after training, ± 95 % over seeds", columns, rows))
         constants = part.constants()
         if constants:
             told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())

@@ -12,6 +12,7 @@ help: ## Print this list
 demo: .venv/.stamp ## Analyse every head of a real BERT on Wikipedia text
 	$(BIN)/attnlimit analyze --population corpus --rel-error 0.1 --out attnlimit-out/demo
 	@echo "Open attnlimit-out/demo/report.html in a browser; the numbers are in attnlimit-out/demo/run.json."
+	@echo "Next, keys for every head: $(BIN)/attnlimit analyze --out run && $(BIN)/attnlimit budget run --rel-error 0.3 --out budgets.json"
 
 test: lint ## Run the whole gate: lint, then pytest with doctests and README snippets
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4  # small tensors: more threads only wait for each other

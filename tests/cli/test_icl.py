@@ -176,7 +176,11 @@ def test_diverging_steps_leave_with_two() -> None:
             r"line 10, training\.optimizer: .*'sgd', 'momentum' or 'adam', got 'lion'",
         ),
         ("{name: classes, kind", "{name: plain, kind", r"task names must differ"),
-        ("kind: classification", "kind: poetry", r"line 5, tasks\.1"),
+        (
+            "kind: classification",
+            "kind: poetry",
+            r"line 5, tasks\.1: kind must be regression, classification or denoising",
+        ),
         ("training: {steps: 12}", "training: {steps: 0}", r"line 18, training\.steps: .*greater than 0"),
         ("name: small", "name: ../up", r"line 1, name: .*pattern"),
     ],

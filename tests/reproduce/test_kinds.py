@@ -80,7 +80,7 @@ def test_concentration_of_chunks_is_that_of_all_and_meets_the_exact_curve():
 
 
 SMALL = {
-    "task": {"name": "regression", "dim": 2},
+    "task": {"dim": 2},
     "lengths": [3, 8],
     "steps": 4,
     "lr": 0.1,

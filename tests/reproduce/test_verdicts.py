@@ -222,10 +222,10 @@ def along(power, scale=1.0):
 
 
 def regression(spec, softmax, linear):
-    what = {"task": {"name": "regression", "dim": 3, "noise": 0.1}, "lengths": LENGTHS, "steps": 100}
+    what = {"task": {"dim": 3, "noise": 0.1}, "lengths": LENGTHS, "steps": 100}
     points = [
         {
-            "varies": {"task.cov": '{"ar1": 0.5}', "attention": name},
+            "varies": {"task.rho": 0.5, "attention": name},
             "attention": name,
             "lengths": LENGTHS,
             "along": one,

@@ -165,7 +165,7 @@ def test_icl_is_train_with_the_task_s_seed():
             "name": "i",
             "kind": "icl",
             "what": {
-                "task": {"name": "regression", "dim": 2, "cov": {"ar1": 0.5}},
+                "task": {"dim": 2, "rho": 0.5},
                 "lengths": [5, 20],
                 "steps": 30,
                 "lr": 0.05,
@@ -199,7 +199,7 @@ def test_icl_is_train_with_the_task_s_seed():
 
 
 @pytest.mark.parametrize(
-    "task", [{"name": "classification", "dim": 2}, {"name": "denoising", "dim": 2, "components": 2}]
+    "task", [{"kind": "classification", "dim": 2}, {"kind": "denoising", "dim": 2, "components": 2}]
 )
 def test_other_icl_tasks(task):
     what = {"task": task, "lengths": [5], "steps": 3, "evaluation": 32, "reports": 2}

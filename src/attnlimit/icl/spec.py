@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, Tag, model_validator
 
 from attnlimit.icl.tasks import Classification, LinearRegression, MixtureDenoising, Task, ar1
 from attnlimit.numerics.yamlfile import Place, read_yaml, validated
@@ -23,7 +23,7 @@ class Regression(Strict):
     """In-context linear regression, Σ_ij = variance·ρ^|i−j|, or any Σ as rows."""
 
     kind: Literal["regression"] = "regression"
-    name: str
+    name: str = ""
     dim: PositiveInt = 5
     rho: Annotated[float, Field(gt=-1, lt=1)] = 0.0
     variance: Positive = 1.0
@@ -39,18 +39,23 @@ class Regression(Strict):
 
 
 class Classes(Strict):
+    """In-context classification of two Gaussian classes, Σ_ij = ρ^|i−j|."""
+
     kind: Literal["classification"]
-    name: str
+    name: str = ""
     dim: PositiveInt = 5
+    rho: Annotated[float, Field(gt=-1, lt=1)] = 0.0
     loss: Literal["logistic", "squared"] = "logistic"
 
     def build(self) -> Classification:
-        return Classification(self.dim, loss=self.loss)
+        return Classification(self.dim, ar1(self.dim, self.rho), loss=self.loss)
 
 
 class Denoising(Strict):
+    """In-context denoising of a Gaussian mixture."""
+
     kind: Literal["denoising"]
-    name: str
+    name: str = ""
     dim: PositiveInt = 5
     components: PositiveInt = 3
     radius: Positive = 1.0
@@ -63,10 +68,24 @@ class Denoising(Strict):
         )
 
 
-AnyTask = Annotated[Regression | Classes | Denoising, Field(union_mode="smart")]
+def _kind(value: Any) -> Any:
+    """Which of them it is meant to be: a regression unless it says otherwise."""
+    return value.get("kind", "regression") if isinstance(value, dict) else getattr(value, "kind", None)
 
 
-class TrainingSpec(Strict):
+AnyTask = Annotated[
+    Annotated[Regression, Tag("regression")]
+    | Annotated[Classes, Tag("classification")]
+    | Annotated[Denoising, Tag("denoising")],
+    Discriminator(
+        _kind,
+        custom_error_type="kind",
+        custom_error_message="kind must be regression, classification or denoising",
+    ),
+]
+
+
+class Method(Strict):
     """Arguments of `icl.train`, the published run's unless given."""
 
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
@@ -75,10 +94,13 @@ class TrainingSpec(Strict):
     variance_reduction: Literal["control"] | None = None
     batch: PositiveInt = 128
     steps: PositiveInt = 300_000
-    seeds: PositiveInt = 3
     init: Positive = 0.1
     reports: PositiveInt = 24
     evaluation: PositiveInt = 4096
+
+
+class TrainingSpec(Method):
+    seeds: PositiveInt = 3
     test_lengths: list[PositiveInt] = []
 
 
@@ -98,7 +120,7 @@ class Spec(Strict):
     @model_validator(mode="after")
     def _distinct(self) -> Spec:
         for what, values in (
-            ("task names", [task.name for task in self.tasks]),
+            ("task names", [task.name or task.kind for task in self.tasks]),
             ("attentions", list(self.attentions)),
             ("lengths", list(self.lengths)),
         ):
@@ -107,8 +129,8 @@ class Spec(Strict):
         return self
 
     def built(self) -> dict[str, Task]:
-        """Tasks by name."""
-        return {task.name: task.build() for task in self.tasks}
+        """Tasks by name, or kind where they have none."""
+        return {task.name or task.kind: task.build() for task in self.tasks}
 
 
 def read_spec(path: str | Path, *, quick: bool = False) -> Spec:

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import stats
 
 from attnlimit.icl import LinearRegression, endpoint, finite_risk, tuned
+from attnlimit.icl.spec import Regression
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
-from attnlimit.studies.kinds.icl import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,20 +55,16 @@ def trained(runs: Runs, spec: str) -> list[Trained]:
     what = runs[spec]["study"]["what"]
     found: dict[str, Trained] = {}
     for point in runs[spec]["points"]:
-        cov = point["varies"].get("task.cov", what["task"].get("cov", 1.0))
-        cov = json.loads(cov) if isinstance(cov, str) else cov
-        task = _task(json.dumps({**what, "task": {**what["task"], "cov": cov}}))
-        words = f"Σ_ij = {cov['ar1']:g}^|i−j|" if isinstance(cov, dict) else "Σ = I"
+        rho = point["varies"].get("task.rho", 0.0)
+        task = _task(json.dumps({**what["task"], "rho": rho}))
+        words = f"Σ_ij = {rho:g}^|i−j|" if rho else "Σ = I"
         found.setdefault(words, Trained(words, task, {})).points[point["attention"]] = point
     return list(found.values())
 
 
 @lru_cache(maxsize=8)
 def _task(what: str) -> LinearRegression:
-    task = Training.model_validate_json(what).task.build()
-    if not isinstance(task, LinearRegression):
-        raise TypeError(f"The published experiments are regressions, got {task!r}.")
-    return task
+    return Regression.model_validate_json(what).build()
 
 
 @lru_cache(maxsize=256)

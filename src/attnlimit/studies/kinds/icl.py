@@ -5,17 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from attnlimit.icl import Classification, LinearRegression, MixtureDenoising, Task, ar1, train
+from attnlimit.icl import train
+from attnlimit.icl.spec import AnyTask, Method
 from attnlimit.icl.training import over_seeds
 from attnlimit.studies.fields import Fields, Sizes
 from attnlimit.studies.kinds import Column, Kind, Result
-from attnlimit.studies.laws import DTYPES, Dtype, Matrix, Vector
+from attnlimit.studies.laws import DTYPES, Dtype
 
 LONG = 5_000
 """Steps from which a training keeps checkpoints."""
@@ -24,71 +24,15 @@ BRIEF = 100
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
-class AR1(Fields):
-    """Σ_ij = ρ^|i−j|."""
-
-    ar1: Annotated[float, Field(gt=-1, lt=1)]
-
-
-Cov: TypeAlias = float | Vector | Matrix | AR1
-
-
-class Regression(Fields):
-    name: Literal["regression"]
-    dim: PositiveInt
-    cov: Cov = 1.0
-    noise: NonNegativeFloat = 0.1
-
-    def build(self) -> Task:
-        return LinearRegression(self.dim, _cov(self.cov, self.dim), noise=self.noise)
-
-
-class Classes(Fields):
-    name: Literal["classification"]
-    dim: PositiveInt
-    cov: Cov = 1.0
-    loss: Literal["logistic", "squared"] = "logistic"
-
-    def build(self) -> Task:
-        return Classification(self.dim, _cov(self.cov, self.dim), loss=self.loss)
-
-
-class Denoising(Fields):
-    name: Literal["denoising"]
-    dim: PositiveInt
-    components: PositiveInt = 3
-    radius: PositiveFloat = 1.0
-    spread: PositiveFloat = 0.01
-    noise: PositiveFloat = 0.25
-
-    def build(self) -> Task:
-        return MixtureDenoising(
-            self.dim, self.components, radius=self.radius, spread=self.spread, noise=self.noise
-        )
-
-
-class Training(Fields):
+class Training(Fields, Method):
     """The arguments of `attnlimit.icl.train`, with which they share their meaning; replicates are its seeds."""
 
-    task: Annotated[Regression | Classes | Denoising, Field(discriminator="name")]
+    task: AnyTask
     lengths: Sizes
     attention: Literal["softmax", "linear"] = "softmax"
-    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    lr: PositiveFloat = 1e-3
-    schedule: Literal["constant", "cosine"] = "constant"
-    variance_reduction: Literal["control"] | None = None
-    batch: PositiveInt = 128
-    steps: PositiveInt = 300_000
-    init: PositiveFloat = 0.1
-    reports: PositiveInt = 24
     test_lengths: Sizes | None = None
-    evaluation: PositiveInt = 4096
     dtype: Dtype = "float32"
     device: Literal["cpu", "cuda"] = "cpu"
-
-
-def _cov(value: float | list[Any] | AR1, dim: int) -> Any:
-    return ar1(dim, value.ar1) if isinstance(value, AR1) else value
 
 
 def run(what: Training, replicates: int, seed: int) -> Result:
@@ -98,21 +42,13 @@ def run(what: Training, replicates: int, seed: int) -> Result:
         what.task.build(),
         what.lengths,
         attention=what.attention,
-        optimizer=what.optimizer,
-        lr=what.lr,
-        schedule=what.schedule,
-        variance_reduction=what.variance_reduction,
-        batch=what.batch,
-        steps=what.steps,
         seeds=replicates,
-        init=what.init,
-        reports=what.reports,
         test_lengths=what.test_lengths or (),
-        evaluation=what.evaluation,
         dtype=DTYPES[what.dtype],
         device=what.device,
         generator=seed,
         checkpoint=kept if what.steps >= LONG else None,
+        **{name: getattr(what, name) for name in Method.model_fields},
     )
     kept.unlink(missing_ok=True)
     rows = [[row[name] for name in ("seed", "step", "length", "time", *MEASURED)] for row in found.rows()]

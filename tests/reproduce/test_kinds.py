@@ -116,23 +116,26 @@ def test_a_training_of_hours_is_timed_by_a_few_steps():
     assert cost.likely_seconds == cost.seconds > 600
 
 
-def test_a_long_training_leaves_no_checkpoint_and_the_same_numbers(tmp_path, monkeypatch):
+@pytest.fixture
+def long(tmp_path, monkeypatch):
+    """(kind, what, result) of a training, after which all are long ones, with checkpoints in tmp_path."""
     found = kind("icl")
     what = found.what.model_validate(SMALL)
     plain = found.run(what, 2, 5)
     monkeypatch.setattr(icl, "LONG", 1)
     monkeypatch.setattr(icl.tempfile, "gettempdir", lambda: str(tmp_path))
+    return found, what, plain
+
+
+def test_a_long_training_leaves_no_checkpoint_and_the_same_numbers(long, tmp_path):
+    found, what, plain = long
     assert found.run(what, 2, 5) == plain
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_training_that_was_stopped_goes_on(tmp_path, monkeypatch):
+def test_a_training_that_was_stopped_goes_on(long, tmp_path, monkeypatch):
     """Stopped after its second report, it is not done again from the start, and ends the same."""
-    found = kind("icl")
-    what = found.what.model_validate(SMALL)
-    plain = found.run(what, 2, 5)
-    monkeypatch.setattr(icl, "LONG", 1)
-    monkeypatch.setattr(icl.tempfile, "gettempdir", lambda: str(tmp_path))
+    found, what, plain = long
     real = icl.train
 
     def stopped(*args, **options):

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.interpolate import CubicSpline
-from scipy.special import ndtri
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -20,6 +19,7 @@ from attnlimit.exact.prepare import prepare
 from attnlimit.measures import Gaussian, Measure, Sphere
 from attnlimit.numerics.chi2 import weighted_chi2
 from attnlimit.numerics.inputs import as_counts
+from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.slopes import local_exponents
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ class Curve:
 
     def plot(self) -> Figure:
         """Both errors against n, on logarithmic axes."""
-        return import_module("attnlimit.report.curve").curve_figure(
-            self
-        )  # a layer above: found when asked for
+        return import_module("attnlimit.report.curve").curve_figure(self)  # a layer above
 
 
 def curve(head: Head, law: Measure, n: int | Sequence[int]) -> Curve:
@@ -234,12 +232,9 @@ def _quasi_random(
     dim: int, spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]], table: _Table, total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """E_x of the square and of its root, each with a standard error from independent scrambles."""
-    from scipy.stats import qmc  # slow to import, and large
-
     squares, roots = [], []
-    for seed in range(SCRAMBLES):
-        u = qmc.Sobol(dim, scramble=True, rng=seed).random_base2(POINTS.bit_length() - 1)
-        s, share = spread_and_share(torch.as_tensor(ndtri(np.clip(u, 1e-15, 1 - 1e-15))))
+    for white in normal_sets(dim, POINTS, SCRAMBLES):
+        s, share = spread_and_share(white)
         square = table.at(s).square(total, share)
         squares.append(square.mean(0))
         roots.append(square.sqrt().mean(0))

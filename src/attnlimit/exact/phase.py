@@ -63,9 +63,7 @@ class PhaseDiagram:
 
     def plot(self) -> Figure:
         """The relative error over κ and n, with the two lines."""
-        return import_module("attnlimit.report.phase").phase_figure(
-            self
-        )  # a layer above: found when asked for
+        return import_module("attnlimit.report.phase").phase_figure(self)  # a layer above
 
 
 def phase_diagram(

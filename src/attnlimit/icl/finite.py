@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.interpolate import CubicSpline
-from scipy.stats import norm, qmc
 from torch import Tensor
 
 from attnlimit.attention import Head
@@ -22,6 +20,7 @@ from attnlimit.icl.tasks import LinearRegression, Task
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta
 from attnlimit.measures import Gaussian
 from attnlimit.numerics.inputs import as_count, as_generator
+from attnlimit.numerics.quasi import normal_sets
 
 SCRAMBLES, POINTS, SPREADS = 8, 1024, 96
 TOKENS_AT_ONCE = 2**18
@@ -126,13 +125,7 @@ def _exact(task: LinearRegression, theta: Block, lengths: tuple[int, ...]) -> Fi
 @lru_cache(maxsize=8)
 def _quasi_normal(dim: int) -> Float[Tensor, "p d"]:
     """Independent scrambles of Sobol points, one after the other, as standard normal vectors."""
-    uniform = np.concatenate(
-        [
-            qmc.Sobol(dim, scramble=True, rng=seed).random_base2(POINTS.bit_length() - 1)
-            for seed in range(SCRAMBLES)
-        ]
-    )
-    return torch.as_tensor(norm.ppf(np.clip(uniform, 1e-15, 1 - 1e-15)))
+    return torch.cat(list(normal_sets(dim, POINTS, SCRAMBLES)))
 
 
 def _sampled(

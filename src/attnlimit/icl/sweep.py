@@ -17,7 +17,7 @@ from attnlimit.icl.long_prompts import long_prompt_constant
 from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import Floor, LinearRegression, Task
 from attnlimit.icl.train import train
-from attnlimit.icl.training import Training, over_seeds
+from attnlimit.icl.training import Training, over_seeds, power_of_length
 from attnlimit.icl.tuning import tuned
 from attnlimit.rates import exponents
 
@@ -210,7 +210,5 @@ def _fit(lengths: tuple[int, ...], values: Float[Tensor, "S M"]) -> dict[str, An
     if len(order) < 3 or not bool((part > 0).all()):
         return None
     n = [lengths[m] for m in order]
-    x = torch.tensor(n, dtype=torch.float64).log()
-    x = x - x.mean()
-    mean, low, high = over_seeds(-(part.log() @ x) / x.square().sum())
+    mean, low, high = power_of_length(n, part)
     return {"exponent": float(mean), "low": float(low), "high": float(high), "lengths": n}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,15 @@ class Training:
         """Risk and the gap to the infinite-prompt flow along training."""
         module = import_module("attnlimit.report.icl_trajectory")  # a layer above: found when asked for
         return module.trajectory_figure([self])
+
+
+def power_of_length(
+    lengths: Sequence[int], values: Float[Tensor, "S M"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    """The e of values ∝ L^−e: least squares in log-log for each seed, then `over_seeds`."""
+    x = torch.tensor(lengths, dtype=torch.float64).log()
+    x = x - x.mean()
+    return over_seeds(-(values.log() @ x) / x.square().sum())
 
 
 def over_seeds(

@@ -15,6 +15,7 @@ from attnlimit.measures.base import Kind, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
 from attnlimit.numerics.inputs import as_count
+from attnlimit.numerics.quasi import uniform_sets
 
 
 class FromSampler(Mixture):
@@ -42,18 +43,13 @@ class FromSampler(Mixture):
         scrambles: int = 16,
         **kind: Unpack[Kind],
     ) -> None:
-        from scipy.stats import qmc  # slow to import, and large
-
         self.transform = transform
         self.uniforms = as_count(dim if uniforms is None else uniforms, "uniforms")
         if as_count(scrambles, "scrambles") < 2:
             raise InputError("scrambles must be at least 2: the error estimate is their spread.")
         like = torch.empty(0, dtype=kind.get("dtype", torch.float64), device=kind.get("device", "cpu"))
-        log2 = max(0, as_count(points, "points") - 1).bit_length()
-        replicas = []
-        for seed in range(scrambles):
-            u = qmc.Sobol(self.uniforms, scramble=True, rng=seed).random_base2(log2)
-            replicas.append(Empirical(self._tokens(torch.as_tensor(u).to(like), dim)))
+        sets = uniform_sets(self.uniforms, as_count(points, "points"), scrambles)
+        replicas = [Empirical(self._tokens(u.to(like), dim)) for u in sets]
         super().__init__(like.new_full((scrambles,), 1 / scrambles), replicas)
         self.radius, self.variance_proxy = math.inf, None
         self.growth = "may grow without end (a sampler does not tell)"

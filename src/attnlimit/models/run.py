@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import InputError
 from attnlimit.exact import Kept
 from attnlimit.models.allocate import HeadCurve, split_total, uniform_total
 from attnlimit.models.budgets import Budgets, HeadBudget
 from attnlimit.models.heads import POLICIES, HeadReport, error_at, least_n
 from attnlimit.numerics.inputs import as_positive
-from attnlimit.numerics.recordfile import write_json
+from attnlimit.numerics.recordfile import write_json, write_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,13 +149,6 @@ class Run:
         return folder
 
     def _write_table(self, path: Path) -> None:
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError as missing:
-            raise MissingExtra(
-                "The table of a run needs pyarrow: pip install 'attnlimit[models]'."
-            ) from missing
         rows = [
             {"layer": one.layer, "head": one.head, "horizon": one.horizon, "policy": name, "n": n}
             | {key: values[k] for key, values in curve.items()}
@@ -163,7 +156,7 @@ class Run:
             for name, curve in one.curves.items()
             for k, n in enumerate(one.n)
         ]
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        write_table(path, rows)
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:

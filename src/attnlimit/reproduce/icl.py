@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import torch
 
 from attnlimit.icl import LinearRegression, endpoint, finite_risk, tuned
 from attnlimit.icl.spec import Regression
+from attnlimit.icl.training import over_seeds, power_of_length
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
 
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RISK, TRAJECTORY = "icl-risk", "icl-trajectory"
+
+
+class Known(NamedTuple):
+    """Risks at each length that need no training."""
+
+    floor: np.ndarray
+    """Ridge regression with the true variances, the Bayes risk."""
+    untrained: np.ndarray
+    """Exact softmax risk of the infinite-prompt solution."""
+    tuned: dict[str, np.ndarray]
+    """By attention, exact risk of weights tuned to each length."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +45,13 @@ class Trained:
     def lengths(self) -> list[int]:
         return list(next(iter(self.points.values()))["lengths"])
 
+    @property
+    def known(self) -> Known:
+        return _known(self.task, tuple(self.lengths))
+
     def final(self, attention: str, name: str = "risk") -> np.ndarray:
         """(replicates, lengths) when training ends."""
         return np.array(self.points[attention]["along"][name], dtype=float)[:, -1]
-
-    def floor(self) -> np.ndarray:
-        """Ridge regression with the true variances, the Bayes risk."""
-        return np.array([self.task.floor(length).value for length in self.lengths])
-
-    def predicted(self, attention: str) -> np.ndarray:
-        """Exact risk of weights tuned to each length without training."""
-        return np.array([_tuned(self.task, length, attention) for length in self.lengths])
-
-    def untrained(self) -> np.ndarray:
-        """Exact softmax risk of the infinite-prompt solution."""
-        return finite_risk(self.task, endpoint(self.task), self.lengths).risk.double().numpy()
 
 
 def trained(runs: Runs, spec: str) -> list[Trained]:
@@ -67,26 +71,27 @@ def _task(what: str) -> LinearRegression:
     return Regression.model_validate_json(what).build()
 
 
-@lru_cache(maxsize=256)
-def _tuned(task: LinearRegression, length: int, attention: str) -> float:
-    return tuned(task, length, attention)[1]
+@lru_cache(maxsize=8)  # verdicts and figure ask for the same
+def _known(task: LinearRegression, lengths: tuple[int, ...]) -> Known:
+    return Known(
+        np.array([task.floor(length).value for length in lengths]),
+        finite_risk(task, endpoint(task), lengths).risk.double().numpy(),
+        {name: np.array([tuned(task, L, name)[1] for L in lengths]) for name in ("softmax", "linear")},
+    )
 
 
 def exponent(lengths: list[int], values: np.ndarray) -> tuple[float, Interval]:
     """The power of L of values (replicates, lengths), over the longer half of at least three: mean and t interval of the
     replicates' own."""
     from_ = min(len(lengths) // 2, max(0, len(lengths) - 3))
-    x = np.log(np.array(lengths[from_:], dtype=float))
-    x = x - x.mean()
-    each = -(np.log(values[:, from_:]) @ x) / (x @ x)
-    return over(each)
+    mean, low, high = power_of_length(lengths[from_:], torch.as_tensor(values[:, from_:]))
+    return float(mean), (float(low), float(high))
 
 
 def over(values: np.ndarray) -> tuple[float, Interval]:
     """Mean and 95 % t interval over replicates."""
-    mean, count = float(values.mean()), len(values)
-    half = float(stats.t.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)
-    return mean, (mean - half, mean + half)
+    mean, low, high = over_seeds(torch.as_tensor(values))
+    return float(mean), (float(low), float(high))
 
 
 def risk_verdicts(runs: Runs) -> list[Verdict]:
@@ -95,9 +100,10 @@ def risk_verdicts(runs: Runs) -> list[Verdict]:
 
 def _risk_of(one: Trained) -> list[Verdict]:
     soft, linear, last = one.final("softmax"), one.final("linear"), one.lengths[-1]
-    least = int((soft.mean(0) / one.floor()).argmin())
-    ratio, spread = over(soft[:, least] / one.floor()[least])
-    better, better_spread = over(soft[:, -1] / one.untrained()[-1])
+    floor = one.known.floor
+    least = int((soft.mean(0) / floor).argmin())
+    ratio, spread = over(soft[:, least] / floor[least])
+    better, better_spread = over(soft[:, -1] / one.known.untrained[-1])
     return [
         *(_as_predicted(one, attention) for attention in ("softmax", "linear")),
         _rate(one),
@@ -111,7 +117,7 @@ def _risk_of(one: Trained) -> list[Verdict]:
 
 def _as_predicted(one: Trained, attention: str) -> Verdict:
     """The mean over lengths, whose noise is that of the prompts they share; the largest single deviation is said beside it."""
-    ratios = one.final(attention) / one.predicted(attention)
+    ratios = one.final(attention) / one.known.tuned[attention]
     worst = int(abs(ratios.mean(0) - 1).argmax())
     claim = f"ours: {attention} attention ends at the exact risk of weights tuned without training, {one.words}: mean ratio over lengths"
     note = f"{attention}, {one.words}: the ratio is farthest from 1 at L = {one.lengths[worst]}, {ratios.mean(0)[worst]:.4f}."
@@ -120,7 +126,7 @@ def _as_predicted(one: Trained, attention: str) -> Verdict:
 
 def _rate(one: Trained) -> Verdict:
     """The power of L, and that of the exact curve over the same lengths."""
-    predicted, _ = exponent(one.lengths, one.predicted("softmax")[None].repeat(2, 0))
+    predicted, _ = exponent(one.lengths, one.known.tuned["softmax"][None])
     claim = (
         f"softmax risk vanishes with the prompt length at the predicted rate, {one.words}: its power of 1/L"
     )
@@ -133,8 +139,8 @@ def _becomes_linear(one: Trained, gap: np.ndarray) -> Verdict:
     claim = f"softmax becomes linear attention, {one.words}: power of 1/L of the difference of their risks"
     if bool((gap <= 0).any()):
         return holds(claim, "at least 0", "no difference above the noise", True, enough=False)
-    exact = one.predicted("softmax") - one.predicted("linear")
-    predicted, _ = exponent(one.lengths, exact[None].repeat(2, 0))
+    exact = one.known.tuned["softmax"] - one.known.tuned["linear"]
+    predicted, _ = exponent(one.lengths, exact[None])
     return equals(claim, predicted, *exponent(one.lengths, gap), slack=TUNED, resolution=0.2)
 
 
@@ -169,9 +175,9 @@ def risk_figure(runs: Runs) -> Figure:
             {
                 "words": one.words,
                 "lengths": one.lengths,
-                "floor": one.floor(),
-                "untrained": one.untrained(),
-                "predicted": {name: one.predicted(name) for name in one.points},
+                "floor": one.known.floor,
+                "untrained": one.known.untrained,
+                "predicted": one.known.tuned,
                 **{name: one.final(name) for name in one.points},
             }
             for one in trained(runs, RISK)

@@ -7,13 +7,13 @@ from time import perf_counter
 
 import torch
 
-from attnlimit.models.analyze import analyze
-from attnlimit.models.budgets import Budgets
-from attnlimit.models.layers import attention_layers
-from attnlimit.models.load import Loaded, load, packaged_bert
-from attnlimit.models.memory import Memory
-from attnlimit.models.sampled import sampled_attention
-from attnlimit.models.text import texts, token_windows
+from attnlimit.models.analyse.analyze import analyze
+from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.see.layers import attention_layers
+from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.memory import Memory
+from attnlimit.models.see.text import texts, token_windows
 from benchmarks._figures import figure
 from benchmarks._memory import HOW, peak_growth
 from benchmarks._timing import compare

@@ -22,7 +22,7 @@ import torch
 
 import attnlimit as al
 from attnlimit.models import packaged_bert
-from attnlimit.models.text import texts
+from attnlimit.models.see.text import texts
 from attnlimit.report.heads import heat_map
 
 # %%

@@ -27,6 +27,7 @@ from attnlimit.exact import (
     hardmax_gap,
     phase_diagram,
 )
+from attnlimit.exact.complexity import sample_complexity
 from attnlimit.measures import (
     Ball,
     Box,
@@ -41,15 +42,14 @@ from attnlimit.measures import (
     StudentT,
 )
 from attnlimit.rates import Rates, choose, exponents, fit_log, fit_power, horizon, local_slopes, rates
-from attnlimit.rates.complexity import sample_complexity
 from attnlimit.sampling import Convergence, measure_convergence
 
 if TYPE_CHECKING:
-    from attnlimit.models.analyze import analyze
-    from attnlimit.models.budgets import Budgets
-    from attnlimit.models.load import load
-    from attnlimit.models.sampled import sampled_attention
-    from attnlimit.models.verify import verify
+    from attnlimit.models.analyse.analyze import analyze
+    from attnlimit.models.attend.sampled import sampled_attention
+    from attnlimit.models.budget.budgets import Budgets
+    from attnlimit.models.judge.verify import verify
+    from attnlimit.models.see.load import load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -107,12 +107,12 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Budgets": "attnlimit.models.budgets",
-    "analyze": "attnlimit.models.analyze",
+    "Budgets": "attnlimit.models.budget.budgets",
+    "analyze": "attnlimit.models.analyse.analyze",
     "icl": "attnlimit.icl",
-    "load": "attnlimit.models.load",
-    "sampled_attention": "attnlimit.models.sampled",
-    "verify": "attnlimit.models.verify",
+    "load": "attnlimit.models.see.load",
+    "sampled_attention": "attnlimit.models.attend.sampled",
+    "verify": "attnlimit.models.judge.verify",
 }
 """Imported when asked for, so that theory does not wait for models."""
 

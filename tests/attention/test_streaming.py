@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from attnlimit import Empirical, Gaussian, Head, InputError, prefixes, stream
 from attnlimit.attention.blocks import opened
-from attnlimit.numerics.arrayfile import open_rows
+from attnlimit.files.arrays import open_rows
 
 N, D, M = 500, 6, 9
 

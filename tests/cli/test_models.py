@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attnlimit.cli import app
-from attnlimit.models.text import texts
+from attnlimit.models.see.text import texts
 
 pytest.importorskip("transformers")
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from attnlimit.cli import app
 from attnlimit.errors import InputError
-from attnlimit.models.heads import SCORE_BINS, HeadReport, error_at, least_n, phase
-from attnlimit.models.run import Run
+from attnlimit.models.analyse.heads import SCORE_BINS, HeadReport, error_at, least_n, phase
+from attnlimit.models.analyse.run import Run
 from attnlimit.report.html import page, write_report
 from attnlimit.report.html.analysis import analysis
 

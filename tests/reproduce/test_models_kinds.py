@@ -206,7 +206,7 @@ def test_a_task_is_a_pure_function_of_its_fields_and_seed(text):
 
 def test_horizons_are_those_of_the_models_own_queries_and_keys(text):
     """λ_max of Cov q·Cov k over all tokens of the text, from the projections of the first layer itself."""
-    from attnlimit.models.text import texts, token_windows
+    from attnlimit.models.see.text import texts, token_windows
 
     found = kind("model_convergence").run(heads_of(text), 2, 0)
     ready = loaded("random-bert")
@@ -256,7 +256,7 @@ def test_bigbird_is_read_from_a_folder_with_its_random_blocks(text, tmp_path):
 def test_models_that_hide_keys_are_refused(text, monkeypatch):
     import transformers
 
-    from attnlimit.models.load import Loaded
+    from attnlimit.models.see.load import Loaded
     from attnlimit.studies.kinds import model_heads
 
     tokenizer = loaded("random-bert").tokenizer

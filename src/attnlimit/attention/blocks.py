@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
+from attnlimit.files.arrays import RowFile, open_rows
+from attnlimit.inputs import as_points
 from attnlimit.measures.empirical import Empirical
-from attnlimit.numerics.arrayfile import RowFile, open_rows
-from attnlimit.numerics.inputs import as_points
 
 Source: TypeAlias = Tensor | Empirical | RowFile | Iterable[object]
 Tokens: TypeAlias = np.ndarray | str | Path | Source

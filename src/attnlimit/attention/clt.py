@@ -12,8 +12,8 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.attention.linear import LinearHead
 from attnlimit.errors import InputError, LimitDoesNotExist
+from attnlimit.inputs import Array, as_count
 from attnlimit.measures.base import Measure
-from attnlimit.numerics.inputs import Array, as_count
 
 
 @dataclass(frozen=True, eq=False, repr=False)

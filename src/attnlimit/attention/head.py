@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.numerics.inputs import Array, as_float, as_points, as_positive
+from attnlimit.inputs import Array, as_float, as_points, as_positive
 
 if TYPE_CHECKING:
     from attnlimit.attention.hardmax import HardmaxMap

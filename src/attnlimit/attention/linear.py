@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.attention.maps import AttentionMap
+from attnlimit.inputs import Array
 from attnlimit.measures.base import Measure
-from attnlimit.numerics.inputs import Array
 
 
 class LinearHead(Head):

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Empirical, FromSampler, Gaussian, Measure
-from attnlimit.numerics.inputs import Array, as_float
 from attnlimit.numerics.softmax import attend, tilted_covariance
 
 if TYPE_CHECKING:

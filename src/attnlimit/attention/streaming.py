@@ -10,9 +10,9 @@ from attnlimit.attention.blocks import Tokens, blocks, cut, opened
 from attnlimit.attention.head import Head
 from attnlimit.attention.linear import LinearHead
 from attnlimit.errors import InputError
+from attnlimit.files.arrays import RowFile
+from attnlimit.inputs import Array, as_count, as_counts
 from attnlimit.measures.empirical import Empirical
-from attnlimit.numerics.arrayfile import RowFile
-from attnlimit.numerics.inputs import Array, as_count, as_counts
 from attnlimit.numerics.softmax import Partial, attend, merge
 
 

@@ -27,8 +27,8 @@ from attnlimit.bounds.hypotheses import (
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
+from attnlimit.inputs import Array, as_count, as_generator
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.inputs import Array, as_count, as_generator
 
 
 def averaged(

@@ -19,8 +19,8 @@ from attnlimit.bounds.hypotheses import (
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
+from attnlimit.inputs import Array, as_positive
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.inputs import Array, as_positive
 from attnlimit.numerics.softmax import SCORES_AT_ONCE
 
 

@@ -19,8 +19,8 @@ from attnlimit.bounds.hypotheses import (
     value_reach,
 )
 from attnlimit.bounds.result import Bound
+from attnlimit.inputs import Array
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import Array
 
 
 def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:

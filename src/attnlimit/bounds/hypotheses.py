@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attnlimit.attention import Head, LinearHead
 from attnlimit.errors import HypothesisFailed, InputError, NotKnown
+from attnlimit.inputs import as_counts
 from attnlimit.measures import Empirical, FromSampler, Gaussian, Measure, Mixture
 from attnlimit.measures.product import Bounded
 from attnlimit.measures.sphere import Radial
-from attnlimit.numerics.inputs import as_counts
 from attnlimit.numerics.softmax import SCORES_AT_ONCE
 
 COMPACT = "keys have compact support, ‖y‖ ≤ R"

@@ -14,8 +14,8 @@ from attnlimit.bounds.hypotheses import (
     value_reach,
 )
 from attnlimit.bounds.result import Bound
+from attnlimit.inputs import Array
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import Array
 
 
 def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.recordfile import finite
+from attnlimit.files.records import finite
 
 
 @dataclass(frozen=True, eq=False)

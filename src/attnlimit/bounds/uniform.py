@@ -20,8 +20,8 @@ from attnlimit.bounds.hypotheses import (
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import InputError
+from attnlimit.inputs import as_positive
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import as_positive
 
 _FORMULAS = {
     "kernel": "sup ‖Γ_n − Γ‖ ≤ 2 R_V min(1, e^(2ρ) (1 + √(2 log 1/δ))/√n)",

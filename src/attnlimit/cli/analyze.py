@@ -13,7 +13,7 @@ from attnlimit.numerics.counts import short_count
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
-    from attnlimit.models.run import Run
+    from attnlimit.models.analyse.run import Run
 
 SHADES = ("green", "yellow", "dark_orange", "red")
 
@@ -42,9 +42,9 @@ def analyze(
     as_json: AsJson = False,
 ) -> None:
     """How many keys every head of a model needs on a text: exact, per layer and head."""
-    from attnlimit.models.analyze import analyze as analyze_model
-    from attnlimit.models.load import load, packaged_bert
-    from attnlimit.models.text import texts
+    from attnlimit.models.analyse.analyze import analyze as analyze_model
+    from attnlimit.models.see.load import load, packaged_bert
+    from attnlimit.models.see.text import texts
     from attnlimit.report.html import write_report
 
     loaded = load(model or packaged_bert(), device=device, dtype=dtype)

@@ -27,7 +27,7 @@ from attnlimit.cli.common import (
     table,
     whole_numbers,
 )
-from attnlimit.numerics.inputs import as_positive
+from attnlimit.inputs import as_positive
 
 
 @guarded

@@ -23,7 +23,7 @@ def budget(
     as_json: AsJson = False,
 ) -> None:
     """Keys for every head: the least for an error, or the best split of a total."""
-    from attnlimit.models.run import Run
+    from attnlimit.models.analyse.run import Run
 
     found = Run.load(run)
     if rel_error is None and total is None:

@@ -18,8 +18,8 @@ from rich.table import Table
 
 import attnlimit as al
 from attnlimit.errors import AttnlimitError, InputError
-from attnlimit.numerics.arrayfile import open_rows
-from attnlimit.numerics.recordfile import finite
+from attnlimit.files.arrays import open_rows
+from attnlimit.files.records import finite
 
 if TYPE_CHECKING:
     from attnlimit.studies import Estimate

@@ -11,9 +11,9 @@ from attnlimit.cli.common import AsJson, err, guarded, numbers, out, print_json,
 from attnlimit.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
-    from attnlimit.models.compare import Comparison
-    from attnlimit.models.downstream import DownstreamCurve
-    from attnlimit.models.intervals import Estimate
+    from attnlimit.models.judge.compare import Comparison
+    from attnlimit.models.judge.downstream import DownstreamCurve
+    from attnlimit.models.judge.intervals import Estimate
 
 
 @guarded
@@ -54,14 +54,14 @@ def downstream(
     as_json: AsJson = False,
 ) -> None:
     """The model's task against keys per head: in all, by thirds of the examples' horizons, and split against uniform."""
-    from attnlimit.models.heads import POLICIES
-    from attnlimit.models.horizons import example_horizons
-    from attnlimit.models.load import load, packaged_bert
-    from attnlimit.models.run import Run
-    from attnlimit.models.tasks import task_for
-    from attnlimit.models.text import documents
-    from attnlimit.models.verify import DEFAULT_TOKENS
-    from attnlimit.numerics.recordfile import write_json
+    from attnlimit.files.records import write_json
+    from attnlimit.models.analyse.heads import POLICIES
+    from attnlimit.models.analyse.run import Run
+    from attnlimit.models.judge.horizons import example_horizons
+    from attnlimit.models.judge.tasks import task_for
+    from attnlimit.models.judge.verify import DEFAULT_TOKENS
+    from attnlimit.models.see.load import load, packaged_bert
+    from attnlimit.models.see.text import documents
 
     if policy not in POLICIES:
         raise InputError(f"--policy must be one of {', '.join(POLICIES)}; got {policy!r}.")
@@ -97,9 +97,9 @@ def downstream(
 def _curves(
     loaded: Any, given: Any, sizes: list[int], run: Any, split: str, policy: str, options: dict[str, Any]
 ) -> tuple[DownstreamCurve, Comparison | None]:
-    from attnlimit.models.compare import compare_splits
-    from attnlimit.models.downstream import downstream_curve
-    from attnlimit.models.heads import POLICIES
+    from attnlimit.models.analyse.heads import POLICIES
+    from attnlimit.models.judge.compare import compare_splits
+    from attnlimit.models.judge.downstream import downstream_curve
 
     if run is None:
         return downstream_curve(loaded, given, sizes, kept=POLICIES[policy], **options), None

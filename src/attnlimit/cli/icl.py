@@ -9,7 +9,7 @@ import typer
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
 from attnlimit.errors import InputError
-from attnlimit.numerics.recordfile import finite, write_json, write_table
+from attnlimit.files.records import finite, write_json, write_table
 
 if TYPE_CHECKING:
     from attnlimit.icl.spec import Spec

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, table, time_of
 from attnlimit.errors import InputError, MissingExtra
-from attnlimit.numerics.recordfile import write_text
+from attnlimit.files.records import write_text
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:

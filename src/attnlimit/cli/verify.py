@@ -10,8 +10,8 @@ import typer
 from attnlimit.cli.common import AsJson, guarded, out, print_json, progress, table
 
 if TYPE_CHECKING:
-    from attnlimit.models.intervals import Estimate
-    from attnlimit.models.verify import Verification
+    from attnlimit.models.judge.intervals import Estimate
+    from attnlimit.models.judge.verify import Verification
 
 
 @guarded
@@ -49,11 +49,11 @@ def verify(
 
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
-    from attnlimit.models.budgets import Budgets
-    from attnlimit.models.load import load, packaged_bert
-    from attnlimit.models.text import documents
-    from attnlimit.models.verify import Allowed
-    from attnlimit.models.verify import verify as verify_model
+    from attnlimit.models.budget.budgets import Budgets
+    from attnlimit.models.judge.verify import Allowed
+    from attnlimit.models.judge.verify import verify as verify_model
+    from attnlimit.models.see.load import load, packaged_bert
+    from attnlimit.models.see.text import documents
 
     allowed = Allowed(slack=slack, drop=drop)
     given = documents(text or None)
@@ -82,7 +82,7 @@ def verify(
 
 def _show(result: Verification) -> None:
     """A row a layer, the logits, the task, the verdict."""
-    from attnlimit.models.verify import FLOOR
+    from attnlimit.models.judge.verify import FLOOR
 
     ratio = result.measured.clamp_min(FLOOR) / result.predicted.clamp_min(FLOOR)
     rows: list[tuple[object, ...]] = []

@@ -1,9 +1,9 @@
 """The finite-n error without Monte Carlo: laws, populations, kept sets, Bernoulli subsampling, hardmax."""
 
+from attnlimit.designs.kept import Kept
 from attnlimit.exact.curve import Curve, curve
 from attnlimit.exact.error import ExactError, exact_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
-from attnlimit.exact.kept import Kept
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
 from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import prepare
+from attnlimit.inputs import as_counts
 from attnlimit.measures import Gaussian, Measure, Sphere
 from attnlimit.numerics.chi2 import weighted_chi2
-from attnlimit.numerics.inputs import as_counts
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.slopes import local_exponents
 

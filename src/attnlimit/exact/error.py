@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.designs.kept import Kept
 from attnlimit.errors import InputError
-from attnlimit.exact.kept import Kept
 from attnlimit.exact.prepare import MOST_TOKENS, Scheme, Weight, prepare
+from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import Array, as_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

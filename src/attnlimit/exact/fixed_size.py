@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from attnlimit.designs.coins import bernoulli_moments
 from attnlimit.errors import InputError
-from attnlimit.exact.bernoulli import bernoulli_moments
-from attnlimit.exact.laplace import HEAVY, SLOW_START, Transforms, transforms
 from attnlimit.exact.populations import score_atoms
+from attnlimit.numerics.laplace import HEAVY, SLOW_START, Transforms, transforms
 
 
 def fixed_size_squares(

@@ -17,9 +17,9 @@ from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.exact.laws import project
 from attnlimit.exact.order import Levels, cap_moments, finite_top, top_quantiles
 from attnlimit.exact.prepare import MOST_TOKENS
+from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Empirical, Gaussian, Measure, Rademacher
 from attnlimit.measures.sphere import Radial
-from attnlimit.numerics.inputs import Array, as_counts
 
 
 @dataclass(frozen=True, eq=False)

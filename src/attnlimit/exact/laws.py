@@ -10,10 +10,10 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.errors import NotKnown
-from attnlimit.exact.atoms import Atoms, join
 from attnlimit.measures import Empirical, FromSampler, Gaussian, Measure, Mixture, Rademacher
 from attnlimit.measures.product import Bounded
 from attnlimit.measures.sphere import Radial
+from attnlimit.numerics.atoms import Atoms, join
 
 RESOLUTION = 0.4
 """Largest gap between neighbouring scores: e^{−t e^z} is analytic in |Im z| < π/2, so the rule is good to 1e-8."""

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
-from attnlimit.exact.atoms import Atoms
 from attnlimit.exact.laws import project
 from attnlimit.exact.order import cap_quantile
 from attnlimit.measures import Measure
 from attnlimit.measures.sphere import Radial
+from attnlimit.numerics.atoms import Atoms
 
 SHARP = 50.0
 """Scores R‖a‖ above which a sphere's atoms are set around its top."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
+from attnlimit.inputs import Array, as_counts, as_float, as_points
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.inputs import Array, as_counts, as_float, as_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.exact.atoms import Atoms, KeptSet, distances
+from attnlimit.numerics.atoms import Atoms, KeptSet, distances
 from attnlimit.numerics.binning import bin_by_score
 
 WIDTH = 0.1

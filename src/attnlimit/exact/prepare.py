@@ -11,14 +11,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.designs.coins import bernoulli_moments
+from attnlimit.designs.kept import Kept
 from attnlimit.errors import InputError
-from attnlimit.exact.atoms import Atoms, KeptSet
-from attnlimit.exact.bernoulli import bernoulli_moments
-from attnlimit.exact.kept import Kept
-from attnlimit.exact.laplace import transforms
 from attnlimit.exact.laws import project
 from attnlimit.exact.populations import score_atoms
 from attnlimit.measures import Empirical, Measure
+from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.numerics.laplace import transforms
 from attnlimit.numerics.threads import side_by_side
 
 Scheme: TypeAlias = str

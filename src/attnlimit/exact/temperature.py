@@ -15,10 +15,10 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
-from attnlimit.exact.laplace import SLOW_START, transforms
 from attnlimit.exact.near_top import TooSharp, top_atoms
+from attnlimit.inputs import Array, as_count, as_float, as_positive
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import Array, as_count, as_float, as_positive
+from attnlimit.numerics.laplace import SLOW_START, transforms
 
 PATIENCE = 2
 """Steps of √10 in κ without improvement that end the search."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from attnlimit.errors import InputError, MissingExtra
-from attnlimit.numerics.recordfile import replacing
+from attnlimit.files.records import replacing
 
 SCHEMA = "attnlimit.icl/1"
 

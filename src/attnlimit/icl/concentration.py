@@ -16,8 +16,8 @@ from attnlimit.errors import InputError
 from attnlimit.icl.concentration_result import Concentration
 from attnlimit.icl.exact_outputs import exact_outputs
 from attnlimit.icl.jacobians import Jacobians, Loss, jacobians
+from attnlimit.inputs import as_count, as_counts, as_generator
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.inputs import as_count, as_counts, as_generator
 from attnlimit.sampling import Convergence
 
 LENGTHS = tuple(2**k for k in range(4, 13))

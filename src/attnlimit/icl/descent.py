@@ -10,7 +10,7 @@ from attnlimit.icl.infinite import risk_method
 from attnlimit.icl.path import Path, gathered
 from attnlimit.icl.tasks import Task
 from attnlimit.icl.weights import Theta, as_theta
-from attnlimit.numerics.inputs import as_count, as_positive
+from attnlimit.inputs import as_count, as_positive
 
 TOO_FAR = 1e6
 

@@ -18,8 +18,8 @@ from attnlimit.exact import exact_error
 from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.tasks import LinearRegression, Task
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta
+from attnlimit.inputs import as_count, as_generator
 from attnlimit.measures import Gaussian
-from attnlimit.numerics.inputs import as_count, as_generator
 from attnlimit.numerics.quasi import normal_sets
 
 SCRAMBLES, POINTS, SPREADS = 8, 1024, 96

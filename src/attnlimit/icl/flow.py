@@ -15,7 +15,7 @@ from attnlimit.icl.infinite import risk_method
 from attnlimit.icl.path import Path, gathered
 from attnlimit.icl.tasks import Task
 from attnlimit.icl.weights import Theta, as_theta, balanced, regression
-from attnlimit.numerics.inputs import Array, as_float, as_positive
+from attnlimit.inputs import Array, as_float, as_positive
 
 LONGEST = 1e6
 Solver: TypeAlias = Literal["LSODA", "DOP853", "BDF", "Radau"]

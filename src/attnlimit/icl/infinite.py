@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks.base import Prompts, Task
-from attnlimit.numerics.inputs import Array, as_float
+from attnlimit.inputs import Array, as_float
 
 DRAWS, SEED = 4096, 2512_11786
 

@@ -18,7 +18,7 @@ from attnlimit.icl.batches import START, stream
 from attnlimit.icl.optimizers import SCHEDULES, named
 from attnlimit.icl.tasks import LinearRegression, Task
 from attnlimit.icl.weights import Block, Theta, as_theta, balanced
-from attnlimit.numerics.inputs import as_count, as_counts, as_generator, as_positive
+from attnlimit.inputs import as_count, as_counts, as_generator, as_positive
 
 ATTENTIONS, DTYPES = ("softmax", "linear"), (torch.float32, torch.float64)
 

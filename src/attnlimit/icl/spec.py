@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, Tag, model_validator
 
+from attnlimit.files.yamlfile import Place, read_yaml, validated
 from attnlimit.icl.tasks import Classification, LinearRegression, MixtureDenoising, Task, ar1
-from attnlimit.numerics.yamlfile import Place, read_yaml, validated
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -11,7 +11,7 @@ from attnlimit.icl.finite import sampled_losses
 from attnlimit.icl.tasks import Task
 from attnlimit.icl.train import train
 from attnlimit.icl.weights import Weights
-from attnlimit.numerics.inputs import as_count
+from attnlimit.inputs import as_count
 
 EVALUATION, SEED = 20_000, 2512_11788
 

@@ -19,7 +19,7 @@ from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import LinearRegression, Task
 from attnlimit.icl.tuning import tuned
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta, regression
-from attnlimit.numerics.inputs import as_count, as_positive
+from attnlimit.inputs import as_count, as_positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from attnlimit.icl.finite import finite_risk
 from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import LinearRegression, Task
 from attnlimit.icl.weights import Block, regression
-from attnlimit.numerics.inputs import as_count
+from attnlimit.inputs import as_count
 
 
 def tuned(task: Task, length: int, attention: str = "softmax") -> tuple[Block, float]:

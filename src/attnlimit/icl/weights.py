@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks import LinearRegression, Task
-from attnlimit.numerics.inputs import Array, as_float, as_generator, as_positive
+from attnlimit.inputs import Array, as_float, as_generator, as_positive
 
 
 class Weights(NamedTuple):

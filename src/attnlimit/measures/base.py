@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
-from attnlimit.numerics.inputs import Array, as_count, as_generator, as_points
+from attnlimit.inputs import Array, as_count, as_generator, as_points
 
 if TYPE_CHECKING:
     from attnlimit.measures.empirical import Empirical

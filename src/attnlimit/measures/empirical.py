@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import Array, as_count, as_float, as_generator
 from attnlimit.measures.base import Measure, Points
-from attnlimit.numerics.inputs import Array, as_count, as_float, as_generator
 from attnlimit.numerics.softmax import SCORES_AT_ONCE, attend, log_mean_exp, tilted_covariance
 
 

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError, NotKnown
+from attnlimit.inputs import as_count
 from attnlimit.measures.base import Kind, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
-from attnlimit.numerics.inputs import as_count
 from attnlimit.numerics.quasi import uniform_sets
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import Array, as_float, as_points
 from attnlimit.measures.base import Measure, Points
-from attnlimit.numerics.inputs import Array, as_float, as_points
 
 
 class Gaussian(Measure):

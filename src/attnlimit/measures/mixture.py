@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import Array, as_count, as_generator
 from attnlimit.measures.base import Measure, Points
 from attnlimit.measures.empirical import Empirical, checked_weights
-from attnlimit.numerics.inputs import Array, as_count, as_generator
 from attnlimit.numerics.softmax import log_mean_exp
 
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.inputs import as_positive
 from attnlimit.measures.base import Kind, Measure, Points
 from attnlimit.numerics.bessel import sphere_cgf
-from attnlimit.numerics.inputs import as_positive
 
 
 class Radial(Measure):

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import LimitDoesNotExist
+from attnlimit.inputs import as_positive
 from attnlimit.measures.base import Kind, Measure, Points
-from attnlimit.numerics.inputs import as_positive
 
 
 class StudentT(Measure):

@@ -1,8 +1,8 @@
 """Hugging Face models: their attention calls, what each head needs, and attention with fewer keys."""
 
-from attnlimit.models.check import check_model
-from attnlimit.models.interface import Call, Handler, LayerInfo, Observed, attention_layers, observe
-from attnlimit.models.load import Loaded, load, packaged_bert
+from attnlimit.models.see.check import check_model
+from attnlimit.models.see.interface import Call, Handler, LayerInfo, Observed, attention_layers, observe
+from attnlimit.models.see.load import Loaded, load, packaged_bert
 
 __all__ = [
     "Call",

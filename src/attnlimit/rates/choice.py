@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from attnlimit.errors import InputError, RateNotResolved
-from attnlimit.numerics.inputs import Array, as_generator
+from attnlimit.inputs import Array, as_generator
 from attnlimit.rates.bootstrap import resamples as resampled
 from attnlimit.rates.curves import Curve, curve
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power, narrow

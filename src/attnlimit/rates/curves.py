@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnlimit.errors import InputError
-from attnlimit.numerics.inputs import Array, as_counts, as_float
+from attnlimit.inputs import Array, as_counts, as_float
 
 LEAST_REPLICATES = 5
 

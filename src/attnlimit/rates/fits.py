@@ -13,7 +13,7 @@ from scipy import special
 from torch import Tensor
 
 from attnlimit.errors import InputError, RateNotResolved
-from attnlimit.numerics.inputs import Array, as_counts, as_generator, as_positive
+from attnlimit.inputs import Array, as_counts, as_generator, as_positive
 from attnlimit.rates.bootstrap import Contrast, checked_count, checked_level, studentised
 from attnlimit.rates.curves import Curve, curve
 

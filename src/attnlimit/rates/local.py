@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.inputs import Array
+from attnlimit.inputs import Array
 from attnlimit.numerics.slopes import local_exponents
 from attnlimit.rates.curves import checked_errors, checked_sizes
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnlimit.errors import InputError
-from attnlimit.models.downstream import DownstreamCurve
-from attnlimit.models.intervals import Estimate
+from attnlimit.models.judge.downstream import DownstreamCurve
+from attnlimit.models.judge.intervals import Estimate
 from attnlimit.report.style import BLACK, BLUE, COLOURS, axes
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlimit.models.downstream import DownstreamCurve
-from attnlimit.models.intervals import Estimate
+from attnlimit.models.judge.downstream import DownstreamCurve
+from attnlimit.models.judge.intervals import Estimate
 from attnlimit.report.style import BLACK, COLOURS, panels
 
 if TYPE_CHECKING:

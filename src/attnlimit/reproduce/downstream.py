@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlimit.models.downstream import DownstreamCurve
-from attnlimit.models.intervals import bounds, crossed_means
-from attnlimit.models.tasks import TaskResult
+from attnlimit.models.judge.downstream import DownstreamCurve
+from attnlimit.models.judge.intervals import bounds, crossed_means
+from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.reproduce.compare import at_least, equals
 from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, weights, without_weights
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import AttnlimitError
-from attnlimit.numerics.inputs import as_count
+from attnlimit.inputs import as_count
 from attnlimit.reproduce.result import Reproduction, Verdict
 from attnlimit.reproduce.write import write
 from attnlimit.studies import (

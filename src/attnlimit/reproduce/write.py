@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import MissingExtra
-from attnlimit.numerics.recordfile import finite, write_json, write_table, write_text
+from attnlimit.files.records import finite, write_json, write_table, write_text
 from attnlimit.report.html.other import other
 from attnlimit.report.html.page import page
 from attnlimit.report.style import save

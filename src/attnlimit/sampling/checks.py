@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attnlimit.attention import Head, LinearHead
 from attnlimit.errors import InputError
+from attnlimit.inputs import Array, as_count, as_counts
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.inputs import Array, as_count, as_counts
 from attnlimit.sampling.policies import NAMES
 from attnlimit.sampling.replicates import Plan
 

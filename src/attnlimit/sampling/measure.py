@@ -9,8 +9,8 @@ import torch
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError
+from attnlimit.inputs import Array, as_count, as_generator, as_positive
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import Array, as_count, as_generator, as_positive
 from attnlimit.sampling.checks import STATISTICS, checked_plan
 from attnlimit.sampling.convergence import Convergence
 from attnlimit.sampling.experiment import Experiment, Row

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from attnlimit.numerics.recordfile import write_json
+from attnlimit.files.records import write_json
 from attnlimit.studies.spec import Study
 from attnlimit.studies.store import said
 from attnlimit.studies.tables import export, replacing, write_summary

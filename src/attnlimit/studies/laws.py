@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attnlimit import measures
 from attnlimit.errors import InputError
+from attnlimit.files.arrays import open_rows
 from attnlimit.measures import Measure
-from attnlimit.numerics.arrayfile import open_rows
 from attnlimit.studies.fields import Fields, File, Seed
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}

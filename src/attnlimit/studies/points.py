@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from attnlimit.errors import AttnlimitError, InputError
-from attnlimit.numerics.yamlfile import Place, validated
+from attnlimit.files.yamlfile import Place, validated
 from attnlimit.studies.kinds import Kind, kind
 from attnlimit.studies.spec import Study, put
 from attnlimit.studies.task import Task

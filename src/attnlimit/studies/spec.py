@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from attnlimit.errors import InputError
-from attnlimit.numerics.yamlfile import read_yaml, validated
+from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.studies.fields import Fields, Seed, with_digests
 from attnlimit.studies.kinds import NAMES
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError, MissingExtra
-from attnlimit.numerics import recordfile
-from attnlimit.numerics.recordfile import finite
+from attnlimit.files import records
+from attnlimit.files.records import finite
 from attnlimit.studies.kinds import kind
 from attnlimit.studies.store import said
 from attnlimit.studies.view import StudyRun
@@ -139,8 +139,8 @@ def write_summary(run: StudyRun, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """`recordfile.replacing` with the folder made, and the words of a run for what the disk refuses."""
+    """`records.replacing` with the folder made, and the words of a run for what the disk refuses."""
     with said(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with recordfile.replacing(path) as new:
+        with records.replacing(path) as new:
             yield new

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attnlimit.errors import InputError, NotKnown
+from attnlimit.inputs import as_count, as_generator
 from attnlimit.measures import Measure
-from attnlimit.numerics.inputs import as_count, as_generator
 
 LOSSES = ("squared", "logistic")
 

@@ -11,9 +11,9 @@ from torch.nn.functional import pad, softplus
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks.base import LOSSES, Floor, Prompts, Task, normal
 from attnlimit.icl.tasks.covariance import as_cov
+from attnlimit.inputs import Array, as_count
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2
-from attnlimit.numerics.inputs import Array, as_count
 
 SPREAD_NODES, GAUSS_NODES = 400, 401
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.numerics.inputs import Array, as_count, as_float
+from attnlimit.inputs import Array, as_count, as_float
 
 
 def ar1(dim: int, rho: float | int) -> Float[Tensor, "d d"]:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attnlimit.icl.tasks.base import Floor, Prompts, Task, normal
+from attnlimit.inputs import as_count, as_positive
 from attnlimit.measures import Gaussian, Mixture
-from attnlimit.numerics.inputs import as_count, as_positive
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11785
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks.base import Floor, Prompts, Task, normal
 from attnlimit.icl.tasks.covariance import as_cov
+from attnlimit.inputs import Array, as_count
 from attnlimit.measures import Gaussian
-from attnlimit.numerics.inputs import Array, as_count
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnlimit.models.heads import POLICIES, SCORE_BINS, HeadReport
-from attnlimit.models.run import Run
+from attnlimit.models.analyse.heads import POLICIES, SCORE_BINS, HeadReport
+from attnlimit.models.analyse.run import Run
 from attnlimit.numerics.words import counted
 
 SHARES = {"own": "the own token", "sinks": "the first 4 keys", "window": "the last 16 keys"}

@@ -12,7 +12,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from attnlimit.numerics.recordfile import finite
+from attnlimit.files.records import finite
 
 MOST_ROWS = 2000
 """Of a table in the page; the run's own files hold them all."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attnlimit.numerics.recordfile import write_text
+from attnlimit.files.records import write_text
 from attnlimit.report.html.other import find_record, other
 from attnlimit.report.html.page import page
 
@@ -29,7 +29,7 @@ def report_data(folder: Path) -> dict[str, Any]:
     path = find_record(folder) if folder.is_dir() else folder
     if path is not None and path.is_file() and not _is_analysis(path):
         return other(folder if folder.is_dir() else folder.parent, path)
-    from attnlimit.models.run import Run
+    from attnlimit.models.analyse.run import Run
     from attnlimit.report.html.analysis import analysis
 
     return analysis(Run.load(folder), str(folder))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from attnlimit.errors import InputError, MissingExtra
-from attnlimit.numerics.yamlfile import read_yaml, validated
+from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.studies.fields import Fields
 
 CLUSTERS = {

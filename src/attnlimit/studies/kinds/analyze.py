@@ -12,7 +12,7 @@ from attnlimit.studies.fields import Fields, File
 from attnlimit.studies.kinds import Column, Kind, Result
 
 if TYPE_CHECKING:
-    from attnlimit.models.load import Loaded
+    from attnlimit.models.see.load import Loaded
 
 
 class Analyze(Fields):
@@ -31,8 +31,8 @@ class Analyze(Fields):
 
 def run(what: Analyze, replicates: int, seed: int) -> Result:
     """The queries are a replicate's own; the model and the text are not random."""
-    from attnlimit.models.analyze import analyze
-    from attnlimit.models.text import texts
+    from attnlimit.models.analyse.analyze import analyze
+    from attnlimit.models.see.text import texts
 
     found = analyze(
         _loaded(what.model, what.device, what.dtype),
@@ -50,13 +50,13 @@ def run(what: Analyze, replicates: int, seed: int) -> Result:
 @lru_cache(maxsize=1)
 def _loaded(model: str | None, device: str, dtype: str | None) -> Loaded:
     """Neighbouring tasks of a worker have the same model, and reading it takes longer than most of them."""
-    from attnlimit.models.load import load, packaged_bert
+    from attnlimit.models.see.load import load, packaged_bert
 
     return load(model or packaged_bert(), device=device, dtype=dtype)
 
 
 def check(what: Analyze) -> None:
-    from attnlimit.models.load import find
+    from attnlimit.models.see.load import find
 
     if what.model is not None:
         find(what.model)

@@ -18,8 +18,8 @@ from attnlimit.studies.kinds.model_choice import ModelChoice
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnlimit.models.load import Loaded
-    from attnlimit.models.text import Document
+    from attnlimit.models.see.load import Loaded
+    from attnlimit.models.see.text import Document
     from attnlimit.studies.kinds.watched import Evaluated
 
 
@@ -65,8 +65,8 @@ class _Full:
 
 @lru_cache(maxsize=2)
 def _full(what: str) -> _Full:
-    from attnlimit.models.horizons import example_horizons
-    from attnlimit.models.text import documents, token_windows
+    from attnlimit.models.judge.horizons import example_horizons
+    from attnlimit.models.see.text import documents, token_windows
     from attnlimit.studies.kinds.model_choice import loaded
     from attnlimit.studies.kinds.watched import evaluate, watched
 
@@ -84,10 +84,10 @@ def _full(what: str) -> _Full:
 
 def run(what: Downstream, replicates: int, seed: int) -> Result:
     """One sampled run of the model over the examples, beside the full one."""
-    from attnlimit.models.budgets import Budgets
-    from attnlimit.models.layers import attention_layers
-    from attnlimit.models.probe import probe
-    from attnlimit.models.sampled import sampled_attention
+    from attnlimit.models.attend.sampled import sampled_attention
+    from attnlimit.models.budget.budgets import Budgets
+    from attnlimit.models.judge.probe import probe
+    from attnlimit.models.see.layers import attention_layers
     from attnlimit.studies.kinds.watched import changes, evaluate
 
     full = _full(what.model_copy(update={"keys": 1}).model_dump_json())

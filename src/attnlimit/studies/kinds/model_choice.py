@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from attnlimit.studies.fields import Fields
 
 if TYPE_CHECKING:
-    from attnlimit.models.load import Loaded
+    from attnlimit.models.see.load import Loaded
 
 PACKAGED = "packaged-bert"
 RANDOM = ("random-bert", "random-bigbird", "random-classifier")
@@ -94,7 +94,7 @@ def answers(url: str) -> bool:
 @lru_cache(maxsize=2)
 def loaded(name: str) -> Loaded:
     """The model; neighbouring tasks of a worker share it."""
-    from attnlimit.models.load import load, packaged_bert
+    from attnlimit.models.see.load import load, packaged_bert
     from attnlimit.studies.kinds.random_model import random_model
 
     if name in RANDOM:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attnlimit.models.load import Loaded, packaged_bert
+from attnlimit.models.see.load import Loaded, packaged_bert
 
 HEADS, LAYERS, WIDTH = 4, 2, 64
 LOW, HIGH = 1.2, 12.0

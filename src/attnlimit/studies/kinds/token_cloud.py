@@ -83,7 +83,7 @@ def predicted(mean_distance: float, points: int, n: int) -> float:
 
 
 def _states(what: TokenCloud) -> Float[Tensor, "tokens d"]:
-    from attnlimit.models.text import special_tokens, texts, token_windows
+    from attnlimit.models.see.text import special_tokens, texts, token_windows
     from attnlimit.studies.kinds.model_choice import loaded
 
     ready = loaded(what.model.use)

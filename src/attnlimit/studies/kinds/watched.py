@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.models.load import Loaded
-from attnlimit.models.tasks import Labels, Retrieval, TaskRun
-from attnlimit.models.text import Document
+from attnlimit.models.judge.tasks import Labels, Retrieval, TaskRun
+from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.text import Document
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,258 @@
+"""How many keys each head of a model needs, on a text."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import attnlimit
+from attnlimit.errors import InputError, ModelNotSupported
+from attnlimit.inputs import as_count, as_positive
+from attnlimit.models.analyse.heads import Measured
+from attnlimit.models.analyse.run import Run
+from attnlimit.models.judge.tasks import longest, positions
+from attnlimit.models.see.call import Call
+from attnlimit.models.see.interface import observe
+from attnlimit.models.see.load import Loaded, load, run_backbone
+from attnlimit.models.see.memory import Memory, estimate_memory
+from attnlimit.models.see.projection import OutputShares
+from attnlimit.models.see.text import Document, special_tokens, texts, token_windows
+from attnlimit.numerics.threads import side_by_side
+
+POINTS, CONTEXT_POINTS = 24, 13
+NEAR_ALL = (0.85, 0.95)
+CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
+DEFAULT_TOKENS = 512
+
+Progress = Callable[[int, int], object]
+
+
+def analyze(
+    model: str | Path | Loaded,
+    texts_or_documents: Sequence[str | Document] | None = None,
+    *,
+    rel_error: float = 0.05,
+    queries: int = 64,
+    tokens: int | None = None,
+    population: str = "context",
+    passages: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    before: Callable[[Memory], object] | None = None,
+) -> Run:
+    """For every layer and head: horizon, effective keys, exact error curve, n(ε), slopes, and what they mean.
+
+    `population="context"`: the keys a query really sees in its passage of `tokens` tokens (masks respected), which is
+    what an inference budget means. "corpus": the keys of all passages pooled, as the papers plot, for models without
+    rotary positions or biases. `queries` random queries a head, over `passages` passages; the text defaults to
+    Wikipedia articles. `progress` is called with (layers done, layers in all), `before` with the memory that it will
+    take, before the model runs.
+    """
+    loaded = load(model) if isinstance(model, str | Path) else model
+    rel_error, queries = as_positive(rel_error, "rel_error"), as_count(queries, "queries")
+    if population not in ("context", "corpus"):
+        raise InputError(f"population must be 'context' or 'corpus', got {population!r}.")
+    tokenizer = loaded.need_tokenizer()
+    pooled = population == "corpus"
+    if pooled:
+        _refuse_positions(loaded)
+    if tokens is None:
+        tokens = min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS)
+    if passages is None:
+        passages = CORPUS_PASSAGES if pooled else CONTEXT_PASSAGES
+    length = longest(loaded.model, tokens)
+    given = texts() if texts_or_documents is None else texts_or_documents
+    windows = token_windows(tokenizer, given, length, most=passages)
+    plan = _Plan(loaded, windows, queries, pooled, seed)
+    memory = plan.memory()
+    if before is not None:
+        before(memory)
+    work = _Work(plan, progress)
+    batches = [windows] if pooled else list(windows.split(1))
+    looking = work.outputs.attached(loaded.model)
+    with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
+        for index, batch in enumerate(batches):
+            work.batch = index
+            work.total = len(batches) * len(observed.layers)
+            run_backbone(loaded, input_ids=batch.to(loaded.model.device))
+    facts = {
+        "model": _short(loaded.name),
+        "kind": loaded.kind,
+        "population": population,
+        "tokens": length,
+        "passages": len(windows),
+        "queries": len(plan.places),
+        "rel_error": rel_error,
+        "seed": seed,
+        "causal": work.causal,
+        "memory": memory.peak,
+        "versions": {
+            "attnlimit": attnlimit.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "method": f"Laplace quadrature, n {'independent' if pooled else 'different'} keys, no Monte Carlo; relative to "
+        "the rms of the head's outputs",
+    }
+    return Run(facts, tuple(work.reports(rel_error)))
+
+
+@dataclass
+class _Plan:
+    """Which queries of which passages, the same for all layers."""
+
+    loaded: Loaded
+    windows: Tensor
+    queries: int
+    pooled: bool
+    seed: int
+    places: list[tuple[int, int]] = field(default_factory=list)
+    real: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __post_init__(self) -> None:
+        g = torch.Generator().manual_seed(self.seed)
+        count, length = self.windows.shape
+        before, after = special_tokens(self.loaded.tokenizer)
+        self.real = torch.ones(length, dtype=torch.bool)
+        self.real[: len(before)] = False
+        self.real[length - len(after) :] = False
+        # the second half of the passage: there a causal query has a context worth sampling
+        start = len(before) if self.pooled else max(len(before), length // 2)
+        stop = length - len(after)
+        rows = [torch.randperm(stop - start, generator=g) + start for _ in range(count)]
+        for k in range(self.queries):
+            if k // count < len(rows[k % count]):
+                self.places.append((k % count, int(rows[k % count][k // count])))
+
+    def memory(self) -> Memory:
+        count, length = self.windows.shape
+        at_once = count * length if self.pooled else length
+        queries = len(self.places) if self.pooled else -(-len(self.places) // count)
+        points = POINTS if self.pooled else CONTEXT_POINTS
+        return estimate_memory(
+            self.loaded.model, tokens=at_once, keys=at_once, queries=queries, points=points
+        )
+
+
+class _Work:
+    """Measures every head of every call, layer by layer; only the running layer's q, k, v exist."""
+
+    def __init__(self, plan: _Plan, progress: Progress | None) -> None:
+        self.plan, self.progress = plan, progress
+        self.batch, self.total, self.done = 0, 0, 0
+        self.causal = False
+        self.measured: dict[tuple[int, int], Measured] = {}
+        self.names: dict[int, str] = {}
+        self.cross: dict[int, bool] = {}
+        self.moments: dict[tuple[int, int], _Moments] = {}
+        self.outputs = OutputShares()
+
+    def handle(self, call: Call) -> Tensor:
+        self.names[call.layer], self.cross[call.layer] = call.name, call.own_key is None
+        self.causal |= call.mask.plain == "causal"
+        side_by_side(lambda head: self._head(call, head), range(call.heads))
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+        out = call.output().contiguous()
+        places = [
+            (p if self.plan.pooled else 0, row)
+            for p, row in self.plan.places
+            if self.plan.pooled or p == self.batch
+        ]
+        self.outputs.expect(call.layer, out, torch.tensor(places, device=out.device).view(-1, 2))
+        return out
+
+    def _head(self, call: Call, head: int) -> None:
+        key = (call.layer, head)
+        k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
+        q, real = call.query[:, head].float(), self.plan.real.to(call.query.device)
+        self.moments.setdefault(key, _Moments()).add(q[:, real], k[:, real], call.scale)
+        if self.plan.pooled:
+            self._pooled(key, call, q, k[:, real], v[:, real])
+            return
+        rows = torch.tensor([row for place, row in self.plan.places if place == self.batch], device=q.device)
+        if len(rows):
+            sink = None if call.sink is None else call.sink[head].float()
+            scores = call.scores(0, head, rows)
+            own = None if call.own_key is None else rows + call.own_key
+            self._measured(key, scores.shape[1]).add(scores, v[0], own, sink)
+
+    def _pooled(self, key: tuple[int, int], call: Call, q: Tensor, k: Tensor, v: Tensor) -> None:
+        if call.bias is not None or call.softcap is not None or call.sink is not None:
+            raise ModelNotSupported(
+                f"{call.name} adds a bias, soft cap or sink to its scores, so keys of other passages cannot be pooled: "
+                "use population='context'."
+            )
+        places = torch.tensor(self.plan.places, device=q.device)
+        keys, values = k.flatten(0, 1), v.flatten(0, 1)
+        scores = call.scale * q[places[:, 0], places[:, 1]] @ keys.T
+        self._measured(key, len(keys)).add(scores, values, None, None, ordered=False)
+
+    def _measured(self, key: tuple[int, int], keys: int) -> Measured:
+        if key not in self.measured:
+            points = POINTS if self.plan.pooled else CONTEXT_POINTS
+            grid = {round(keys ** (i / (points - 1))) for i in range(points)}
+            if not self.plan.pooled:  # the error vanishes with the last keys
+                grid |= {round(share * keys) for share in NEAR_ALL if share * keys > 8}
+            self.measured[key] = Measured(tuple(sorted(grid)), different=not self.plan.pooled)
+        return self.measured[key]
+
+    def reports(self, rel_error: float) -> list[Any]:
+        return [
+            one.report(
+                layer,
+                head,
+                self.names[layer],
+                self.moments[layer, head].horizon(),
+                rel_error,
+                self.cross[layer],
+                self.outputs.share(layer, head),
+            )
+            for (layer, head), one in sorted(self.measured.items())
+        ]
+
+
+class _Moments:
+    """Running covariances of a head's queries and keys, for its horizon."""
+
+    def __init__(self) -> None:
+        self.count, self.scale = 0, 1.0
+        self.sums: list[Tensor] = []
+
+    def add(self, q: Tensor, k: Tensor, scale: float) -> None:
+        flat = [x.reshape(-1, x.shape[-1]).double() for x in (q, k)]
+        parts = [part for x in flat for part in (x.sum(0), x.T @ x)]
+        self.sums = parts if not self.sums else [a + b for a, b in zip(self.sums, parts, strict=True)]
+        self.count += len(flat[0])
+        self.scale = scale
+
+    def horizon(self) -> float:
+        """H = scale·√λ_max(Cov q · Cov k)."""
+        n = self.count
+        q, qq, k, kk = self.sums
+        cov_q, cov_k = qq / n - torch.outer(q, q) / n**2, kk / n - torch.outer(k, k) / n**2
+        return self.scale * float(torch.linalg.eigvals(cov_q @ cov_k).real.max().clamp_min(0).sqrt())
+
+
+def _short(name: str) -> str:
+    """A folder's own name, a hub id as it is."""
+    path = Path(name)
+    if not path.exists():
+        return name
+    return path.parent.name if path.name == "model" else path.name
+
+
+def _refuse_positions(loaded: Loaded) -> None:
+    config = loaded.model.config
+    if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
+        raise ModelNotSupported(
+            f"{loaded.name} ({config.model_type}) has rotary positions: a key's score depends on where it stands, so keys "
+            "of several passages cannot be pooled. Use population='context'."
+        )

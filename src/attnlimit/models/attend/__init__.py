@@ -1,0 +1,1 @@
+"""A model that attends to its budgets' keys only."""

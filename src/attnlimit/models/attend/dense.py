@@ -1,0 +1,137 @@
+"""Sampled attention of all texts and heads of a layer at once, some queries at a time.
+
+Each key gets a number to add to its score: 0 if it is kept, log c if it is drawn, −∞ else. The rest is the model's own
+attention, so a sampled layer costs a few times as much as a full one. For long texts, see attnlimit.models.attend.sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnlimit.designs.kept import Kept
+from attnlimit.models.attend.draws import Stream, first_of_order
+from attnlimit.models.budget.budgets import HeadBudget
+from attnlimit.models.see.call import Call
+from attnlimit.models.see.masks import RuleMask
+
+BLOCK = 2**22
+"""Entries of the largest array over texts, heads, queries and keys."""
+Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor]
+"""Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m)."""
+
+
+def dense_blocks(
+    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], importance: bool
+) -> Iterator[Block]:
+    """Block after block of the queries."""
+    layer = _Layer(call, budgets, streams)
+    for rows in blocks_of(call, call.heads):
+        yield rows, *layer.block(rows, importance)
+
+
+def full_blocks(
+    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], importance: bool
+) -> Iterator[Block]:
+    """Heads that attend to everything: only counted."""
+    for rows in blocks_of(call, 1):
+        seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
+        yield rows, None, seen.expand(-1, call.heads, -1), seen
+
+
+def blocks_of(call: Call, heads: int) -> Iterator[Tensor]:
+    """The queries, as many at a time as make at most BLOCK entries over this many heads."""
+    size, _, length, _ = call.query.shape
+    step = max(1, BLOCK // (size * heads * call.key.shape[2]))
+    yield from torch.arange(length, device=call.query.device).split(step)
+
+
+def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
+    """Which keys each query sees; one row where all queries see the same, one head where all heads do."""
+    place = torch.arange(len(call.query), device=rows.device)[:, None, None, None]
+    head = torch.arange(call.heads, device=rows.device)[:, None, None]
+    some = rows[:1] if call.mask.alike else rows
+    keys = torch.arange(call.key.shape[2], device=rows.device)
+    return call.mask.seen(place, head, some[:, None], keys).to(rows.device)
+
+
+def placed_keys(call: Call, kept: Kept, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ keys"]:
+    """Keys that are kept for their place, seen or not. Sinks are the first real tokens of the text."""
+    keys = torch.arange(call.key.shape[2], device=rows.device)
+    first = torch.tensor([_first_token(call, batch) for batch in range(len(call.query))])
+    first = first.to(rows.device)[:, None, None]
+    found = (keys >= first) & (keys < first + kept.sinks)
+    window = max(kept.window, int(kept.own))
+    if call.own_key is not None and window:
+        back = (rows + call.own_key)[:, None] - keys
+        found = found | ((back >= 0) & (back < window))
+    return found
+
+
+class _Layer:
+    """One call of a layer, all of its heads sampled."""
+
+    def __init__(self, call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> None:
+        self.call, self.budgets, self.streams = call, budgets, streams
+        device = call.query.device
+        self.n = torch.tensor([one.sampled or 0 for one in budgets], device=device)[:, None, None]
+        self.order = torch.stack([torch.stack([one.order for one in row]) for row in streams])[:, :, None]
+        self.order = self.order.to(device)
+        self.start: Tensor | None = None
+        if streams[0][0].start is not None:
+            starts = [torch.stack([one.start for one in row]) for row in streams]  # type: ignore[misc]
+            self.start = torch.stack(starts)[..., None].to(device)
+
+    def block(
+        self, rows: Int[Tensor, " m"], importance: bool
+    ) -> tuple[Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"]]:
+        """Outputs, distinct keys attended to, and keys seen, of some queries."""
+        seen = seen_keys(self.call, rows)
+        kept = self.kept(rows, seen) & seen
+        rest = seen & ~kept
+        left = rest.sum(-1, keepdim=True)
+        drawn = torch.minimum(left, self.n)
+        start = None if self.start is None else self.start[:, :, rows]
+        taken = first_of_order(rest, self.order, self.n, start)
+        added = torch.full_like(taken, -torch.inf, dtype=torch.float32)
+        added.masked_fill_(kept, 0.0)
+        stands_for = (left / drawn.clamp_min(1)).log() if importance else torch.zeros_like(drawn).float()
+        added = torch.where(taken, stands_for.float(), added)
+        shape = (len(added), len(self.budgets), len(rows))
+        distinct = (kept.sum(-1) + drawn[..., 0]).expand(shape)
+        return self.call.attended(rows, added), distinct, seen.sum(-1).expand(len(added), -1, len(rows))
+
+    def kept(self, rows: Int[Tensor, " m"], seen: Tensor) -> Bool[Tensor, "_ _ _ keys"]:
+        """Keys that are kept, seen or not."""
+        by_place = [replace(one.kept, top=0) for one in self.budgets]
+        kinds = list(dict.fromkeys(by_place))
+        parts = [placed_keys(self.call, kind, rows) for kind in kinds]
+        if len(kinds) == 1:
+            found = parts[0][:, None]
+        else:
+            parts = [part.expand(len(seen), max(p.shape[1] for p in parts), -1) for part in parts]
+            found = torch.stack(parts, 1)[:, [kinds.index(kind) for kind in by_place]]
+        tops = [one.kept.top for one in self.budgets]
+        return found | self._top(rows, seen, tops) if any(tops) else found
+
+    def _top(self, rows: Tensor, seen: Tensor, tops: list[int]) -> Bool[Tensor, "_ _ _ keys"]:
+        scores = self.call.block_scores(rows).masked_fill(~seen, -torch.inf)
+        found = torch.zeros_like(scores, dtype=torch.bool)
+        for top in sorted(set(tops) - {0}):
+            heads = [head for head, wanted in enumerate(tops) if wanted == top]
+            best = scores[:, heads].topk(min(top, scores.shape[-1]), dim=-1).indices
+            found[:, heads] = found[:, heads].scatter(-1, best, True)
+        return found
+
+
+def _first_token(call: Call, batch: int) -> int:
+    """Where the text's first token is among the keys: after the padding on its left, before what a cache dropped."""
+    if not isinstance(call.mask, RuleMask):
+        return 0
+    padding = call.mask.padding
+    return (0 if padding is None else int(padding[batch].int().argmax())) - call.mask.key_start

@@ -1,0 +1,1 @@
+"""How many keys each head gets."""

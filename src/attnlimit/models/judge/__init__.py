@@ -1,0 +1,1 @@
+"""What budgets do to a model's own task."""

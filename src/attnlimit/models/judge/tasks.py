@@ -1,0 +1,302 @@
+"""What a model is for, as a number: perplexity, masked tokens, retrieval or labels, example by example."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from attnlimit.errors import InputError
+from attnlimit.models.judge.task_run import Progress, TaskRun, longest, positions
+from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.text import Document, as_documents, special_tokens, token_ids
+
+__all__ = [
+    "TASKS",
+    "Continuation",
+    "Labels",
+    "MaskedTokens",
+    "Perplexity",
+    "Progress",
+    "Retrieval",
+    "Task",
+    "TaskResult",
+    "TaskRun",
+    "longest",
+    "positions",
+    "task_for",
+]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TaskResult:
+    """A task's metric and the examples it is made of: value = mean of per_example, or exp of it (`logarithmic`)."""
+
+    name: str
+    unit: str
+    per_example: Float[Tensor, " examples"]
+    higher_is_better: bool = True
+    logarithmic: bool = False
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        mean = self.per_example.mean()
+        return float(mean.exp() if self.logarithmic else mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "higher_is_better": self.higher_is_better,
+            "examples": len(self.per_example),
+            "extra": dict(self.extra),
+            "per_example": self.per_example.tolist(),
+        }
+
+    def __repr__(self) -> str:
+        return f"TaskResult({self.name} {self.value:.4g} ({self.unit}), {len(self.per_example)} examples)"
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """A metric of a model on texts. `per_example` is what each task computes."""
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+    logarithmic: ClassVar[bool] = False
+    rows_each: ClassVar[int] = 1
+    """Rows of tokens that make an example."""
+    enough: ClassVar[int | None] = 64
+    """Examples, unless told otherwise; None: all."""
+
+    def evaluate(
+        self,
+        model: Any,
+        tokenizer: Any,
+        texts: Sequence[str | Document],
+        *,
+        tokens: int = 256,
+        most: int | None = None,
+        batch: int = 16,
+        progress: Progress | None = None,
+    ) -> TaskResult:
+        """Run the model over examples of at most `tokens` tokens, `batch` at a time. `most` limits the examples: 64
+        windows, 32 texts to tell apart or all labelled ones by default. `progress` is called with (batches done, batches
+        in all)."""
+        most = self.enough if most is None else most
+        run = TaskRun(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
+        with torch.no_grad():
+            per_example, extra = self.measure(run)
+        return TaskResult(
+            self.name, self.unit, per_example.double().cpu(), self.higher_is_better, self.logarithmic, extra
+        )
+
+    @abstractmethod
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        """One number an example, and further metrics."""
+
+    def rows(self, run: TaskRun) -> list[list[int]]:
+        """The tokens that the model reads, example by example."""
+        found: list[list[int]] = run.windows().tolist()
+        return found
+
+
+class Perplexity(Task):
+    """exp of the mean of −log p(token | those before it), over windows of text; an example is a window."""
+
+    name, unit = "perplexity", "exp(nats per token), lower is better"
+    higher_is_better, logarithmic = False, True
+
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        found = []
+        for ids in run.blocks(run.windows()):
+            logits = run.model(input_ids=ids, use_cache=False).logits
+            found.append(_negative_log(logits[:, :-1], ids[:, 1:]))
+        return torch.cat(found), {}
+
+
+class Continuation(Task):
+    """Perplexity of the second half of each window, the encoder having read the first (encoder-decoder models)."""
+
+    name, unit = "continuation perplexity", "exp(nats per token), lower is better"
+    higher_is_better, logarithmic = False, True
+
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        before, after = special_tokens(run.tokenizer)
+        found = []
+        for ids in run.blocks(run.windows()):
+            body = ids[:, len(before) : ids.shape[1] - len(after)]
+            if body.shape[1] < 2:
+                raise InputError(f"tokens must leave two tokens to split, got {run.tokens}: ask for more.")
+            half = body.shape[1] // 2
+            ends = ids[:, ids.shape[1] - len(after) :]
+            source = torch.cat([ids[:, : len(before)], body[:, :half], ends], 1)
+            target = body[:, half:].contiguous()
+            logits = run.model(input_ids=source, labels=target, use_cache=False).logits
+            found.append(_negative_log(logits, target))
+        return torch.cat(found), {}
+
+
+@dataclass(frozen=True)
+class MaskedTokens(Task):
+    """Share of masked tokens that the model puts back; an example is a window with 15 % of its tokens masked."""
+
+    name, unit = "masked-token accuracy", "share of masked tokens"
+    share: float = 0.15
+    seed: int = 0
+
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        mask_token = run.tokenizer.mask_token_id
+        if mask_token is None:
+            raise InputError(
+                "This tokenizer has no mask token, so masked-token accuracy cannot be measured: use another task."
+            )
+        windows = run.windows()
+        places = self.places(windows, *(len(part) for part in special_tokens(run.tokenizer)))
+        found = []
+        for both in run.blocks(torch.cat([windows, places], 1)):
+            ids, place = both[:, : windows.shape[1]], both[:, windows.shape[1] :]
+            answer = ids.gather(1, place)
+            logits = run.model(input_ids=ids.scatter(1, place, mask_token)).logits
+            picked = logits.gather(1, place[:, :, None].expand(-1, -1, logits.shape[-1])).argmax(-1)
+            found.append((picked == answer).double().mean(1))
+        return torch.cat(found), {}
+
+    def places(self, windows: Tensor, before: int, after: int) -> Tensor:
+        """(windows, k): where each window is masked, the same for every run."""
+        generator = torch.Generator().manual_seed(self.seed)
+        room = windows.shape[1] - before - after
+        count = max(1, round(self.share * room))
+        rows = [torch.randperm(room, generator=generator)[:count] for _ in range(len(windows))]
+        return torch.stack(rows) + before
+
+
+class Retrieval(Task):
+    """Find the other half of the same text among all halves, by cosine of mean-pooled embeddings.
+
+    An example is a document: its two halves look for each other, each among all other halves; ties count against it.
+    """
+
+    name, unit = "retrieval accuracy", "share of halves whose nearest half is of the same text"
+    rows_each, enough = 2, 32
+
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        embedded = normalize(self._embed(run, self.rows(run)), dim=-1)
+        likeness = embedded @ embedded.T
+        halves = torch.arange(len(embedded))
+        mate = halves ^ 1
+        others = likeness >= likeness[halves, mate, None]
+        others[halves, halves] = others[halves, mate] = False
+        rank = 1 + others.sum(1)
+        reciprocal = float((1 / rank.double()).mean())
+        extra = {"mean_reciprocal_rank": reciprocal, "chance": 1 / (len(halves) - 1)}
+        return (rank == 1).double().view(-1, 2).mean(1), extra
+
+    def rows(self, run: TaskRun) -> list[list[int]]:
+        """First and second half of every document, each cut to the tokens asked for."""
+        found = run.first_documents()
+        if len(found) < 2:
+            raise InputError(
+                f"Retrieval needs at least 2 texts to tell apart, got {len(found)}: give several files, or a .jsonl."
+            )
+        before, after = special_tokens(run.tokenizer)
+        room = run.tokens - len(before) - len(after)
+        if room < 1:
+            raise InputError(
+                f"tokens must be above {run.tokens - room}, the special tokens, got {run.tokens}."
+            )
+        halves = []
+        for document in found:
+            ids = token_ids(run.tokenizer, document.text)
+            if len(ids) < 2:
+                raise InputError(
+                    f"The text {document.title!r} has fewer than 2 tokens: it has no two halves."
+                )
+            middle = len(ids) // 2
+            halves += [before + part[:room] + after for part in (ids[:middle], ids[middle:])]
+        return halves
+
+    @staticmethod
+    def _embed(run: TaskRun, rows: list[list[int]]) -> Tensor:
+        found: dict[int, Tensor] = {}
+        for places, inputs in run.padded(rows):
+            output = run.model(**inputs)
+            hidden = getattr(output, "last_hidden_state", None)
+            if hidden is None:
+                raise InputError(
+                    f"{type(run.model).__name__} gives no last hidden state to embed a text with: load the model "
+                    "with task='encoder'."
+                )
+            mask = inputs["attention_mask"][:, :, None].to(hidden.device)
+            pooled = (hidden.double() * mask).sum(1) / mask.sum(1)
+            found.update(zip(places.tolist(), pooled.cpu(), strict=True))
+        return torch.stack([found[place] for place in range(len(rows))])
+
+
+class Labels(Task):
+    """Share of texts that get their own label; needs documents with labels (.jsonl with "label")."""
+
+    name, unit = "label accuracy", "share of texts"
+    enough = None
+
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        found = run.first_documents()
+        wanted = torch.tensor([self._index(run.model.config, document) for document in found])
+        picked = torch.zeros_like(wanted)
+        for places, inputs in run.padded(self.rows(run)):
+            picked[places] = run.model(**inputs).logits.argmax(-1).cpu()
+        return (picked == wanted).double(), {}
+
+    def rows(self, run: TaskRun) -> list[list[int]]:
+        before, after = special_tokens(run.tokenizer)
+        room = max(1, run.tokens - len(before) - len(after))
+        texts = [document.text for document in run.first_documents()]
+        return [before + token_ids(run.tokenizer, text)[:room] + after for text in texts]
+
+    @staticmethod
+    def _index(config: Any, document: Document) -> int:
+        names = {str(name): int(index) for name, index in (config.label2id or {}).items()}
+        label = document.label
+        if label is None:
+            raise InputError(
+                f'The text {document.title!r} has no label: label accuracy needs a .jsonl with "text" and "label".'
+            )
+        if isinstance(label, str) and label in names:
+            return names[label]
+        if isinstance(label, int) and 0 <= label < config.num_labels:
+            return label
+        raise InputError(
+            f"The label {label!r} of {document.title!r} is none of the model's: {', '.join(names)} "
+            f"(or a number below {config.num_labels})."
+        )
+
+
+def _negative_log(logits: Tensor, target: Tensor) -> Tensor:
+    """(B,): mean of −log p over each row, in float32 at least."""
+    wide = logits.float().flatten(0, 1)
+    return cross_entropy(wide, target.flatten(), reduction="none").view(target.shape).double().mean(1)
+
+
+TASKS: dict[str, type[Task]] = {
+    "encoder": Retrieval,
+    "masked-lm": MaskedTokens,
+    "causal-lm": Perplexity,
+    "seq2seq": Continuation,
+    "classifier": Labels,
+}
+
+
+def task_for(loaded: Loaded) -> Task:
+    """The task that fits what the model was made for."""
+    if loaded.kind not in TASKS:
+        raise InputError(f"There is no task for a model of kind {loaded.kind!r}: one of {', '.join(TASKS)}.")
+    return TASKS[loaded.kind]()

@@ -1,0 +1,307 @@
+"""Do budgets hold? The model with all its keys against the model with its budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import InputError
+from attnlimit.inputs import as_count
+from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means, estimate
+from attnlimit.models.judge.probe import Probe, probe
+from attnlimit.models.judge.tasks import Task, TaskResult, longest, task_for
+from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.text import Document, as_documents, token_windows
+from attnlimit.rates.bootstrap import checked_level
+
+DEFAULT_TOKENS = 256
+FLOOR = 1e-3
+"""Relative errors below this are rounding, whatever was predicted."""
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What still counts as holding."""
+
+    slack: float = 0.1
+    """A head is above its prediction when the whole interval of its error is above (1 + slack)·predicted."""
+    heads: float = 0.05
+    """Share of heads that may be above."""
+    drop: float = 0.02
+    """Loss of the task's metric: accuracy lost, or relative growth of perplexity."""
+
+    def __post_init__(self) -> None:
+        for name in ("slack", "heads", "drop"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise InputError(f"{name} must be a finite number of at least 0, got {value!r}.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Verification:
+    """Full against sampled: errors of heads, layers and logits, the model's task, and whether the budgets hold."""
+
+    model: str
+    seeds: tuple[int, ...]
+    tokens: int
+    windows: int
+    level: float
+    allowed: Allowed
+    predicted: Float[Tensor, "layers heads"]
+    """Relative rms error of each head's output as the budgets have it; nan where they do not say."""
+    measured: Float[Tensor, "layers heads"]
+    """The same, measured from the full model's own q, k and v."""
+    measured_low: Float[Tensor, "layers heads"]
+    measured_high: Float[Tensor, "layers heads"]
+    hidden: tuple[Estimate, ...]
+    """Relative rms error of the hidden states behind each layer, errors of earlier layers included."""
+    divergence: Estimate | None
+    """KL(full ‖ sampled), nats per position."""
+    agreement: Estimate | None
+    keys: float
+    """Distinct keys per query and head in the sampled runs."""
+    share: float
+    """The same over those of full attention."""
+    full: TaskResult
+    sampled: tuple[TaskResult, ...]
+    """One a seed."""
+    sampled_value: Estimate
+    drop: Estimate
+    """What is lost of the metric: full − sampled, or sampled/full − 1 for perplexity."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether heads have intervals: one window with one seed gives none."""
+        return self.windows * len(self.seeds) > 1
+
+    @property
+    def above(self) -> Tensor:
+        """(layers, heads): True where the measured error is surely above the predicted one; nowhere without intervals."""
+        surely = self.measured_low > (1 + self.allowed.slack) * self.predicted.clamp_min(FLOOR)
+        return surely if self.judged else torch.zeros_like(surely)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why the budgets fail, in sentences; empty when they hold."""
+        found, known, above = [], int((~self.predicted.isnan()).sum()), int(self.above.sum())
+        if above > self.allowed.heads * known:
+            ratio = (self.measured / self.predicted.clamp_min(FLOOR)).masked_fill(~self.above, -1.0)
+            layer, head = divmod(int(ratio.argmax()), ratio.shape[1])
+            found.append(
+                f"{above} of {known} heads have an error more than {self.allowed.slack:.0%} above the predicted one "
+                f"({self.allowed.heads:.0%} may); worst is layer {layer}, head {head}: "
+                f"{self.measured[layer, head]:.3g} measured, {self.predicted[layer, head]:.3g} predicted."
+            )
+        if not self.drop.value <= self.allowed.drop:
+            found.append(
+                f"{self.full.name} goes from {self.full.value:.4g} to {self.sampled_value.value:.4g}: a loss of "
+                f"{self.drop.value:.2%}, more than the {self.allowed.drop:.2%} allowed."
+            )
+        return found
+
+    @property
+    def holds(self) -> bool:
+        return not self.failures
+
+    @property
+    def verdict(self) -> str:
+        """Whether the budgets hold, in words."""
+        if not self.holds:
+            return "The budgets FAIL. " + " ".join(self.failures)
+        known = bool((~self.predicted.isnan()).any()) and self.judged
+        text = "The budgets hold: " + ("head errors are as predicted and " if known else "")
+        text += f"{self.full.name} loses {self.drop.value:.2%} (at most {self.allowed.drop:.2%} allowed)."
+        if self.drop.high > self.allowed.drop:
+            text += f" The interval reaches {self.drop.high:.2%}: more texts or seeds would settle it."
+        if not self.judged:
+            text += " Heads were not judged: one window with one seed gives no intervals."
+        elif not known:
+            text += " They carry no predicted errors to compare with."
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        layers, heads = self.predicted.shape
+        per_head = [
+            {"layer": layer, "head": head, "predicted": float(self.predicted[layer, head])}
+            | {"measured": float(self.measured[layer, head]), "low": float(self.measured_low[layer, head])}
+            | {"high": float(self.measured_high[layer, head]), "above": bool(self.above[layer, head])}
+            for layer in range(layers)
+            for head in range(heads)
+        ]
+        return {
+            "model": self.model,
+            "holds": self.holds,
+            "verdict": self.verdict,
+            "failures": self.failures,
+            "allowed": {"slack": self.allowed.slack, "heads": self.allowed.heads, "drop": self.allowed.drop},
+            "seeds": list(self.seeds),
+            "tokens": self.tokens,
+            "windows": self.windows,
+            "level": self.level,
+            "keys": self.keys,
+            "share": self.share,
+            "heads": per_head,
+            "hidden": [one.to_dict() for one in self.hidden],
+            "divergence": None if self.divergence is None else self.divergence.to_dict(),
+            "agreement": None if self.agreement is None else self.agreement.to_dict(),
+            "task": {
+                "full": self.full.to_dict(),
+                "sampled": [one.to_dict() for one in self.sampled],
+                "sampled_value": self.sampled_value.to_dict(),
+                "drop": self.drop.to_dict(),
+            },
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Verification({'holds' if self.holds else 'FAILS'}: {self.full.name} {self.full.value:.4g} → "
+            f"{self.sampled_value!r} with {100 * self.share:.3g} % of the keys)"
+        )
+
+
+def verify(
+    loaded: Loaded,
+    budgets: Budgets,
+    texts: Sequence[str | Document],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    tokens: int | None = None,
+    windows: int = 8,
+    task: Task | None = None,
+    examples: int | None = None,
+    allowed: Allowed | None = None,
+    per_query: bool = True,
+    level: float = 0.95,
+    batch: int = 16,
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare the model with itself under budgets, on `windows` windows of `tokens` tokens (default: as many as the
+    budgets were made for) and on `examples` examples of its task (default: 32 texts to tell apart, 64 windows, or all labelled texts).
+
+    Heads are compared on the full model's own q, k, v, over the kind of queries that an analysis draws, so that the
+    measured error is the predicted one's counterpart; hidden states, logits and task in whole sampled runs, once for
+    each of `seeds`. Keys are drawn for each query, or without `per_query` for the
+    whole text.
+    Intervals come from resampling seeds and examples together.
+    """
+    budgets.check_fits(loaded.model)
+    tokenizer, given, seeds = loaded.need_tokenizer(), as_documents(texts), checked_seeds(seeds)
+    level, allowed = checked_level(level), Allowed() if allowed is None else allowed
+    tokens = longest(loaded.model, tokens if tokens is not None else budgets.tokens or DEFAULT_TOKENS)
+    chosen = task_for(loaded) if task is None else task
+    steps = Steps(progress, 2 + len(seeds))
+    found = token_windows(tokenizer, given, tokens, most=as_count(windows, "windows"))
+    seen = probe(loaded, budgets, found, seeds, per_query=per_query, progress=steps.next())
+
+    def evaluate() -> TaskResult:
+        return chosen.evaluate(
+            loaded.model, tokenizer, given, tokens=tokens, most=examples, batch=batch, progress=steps.next()
+        )
+
+    full, sampled = evaluate(), []
+    for seed in seeds:
+        with sampled_attention(loaded.model, budgets, generator=seed, per_query=per_query):
+            sampled.append(evaluate())
+    value, drop = compared(full, sampled, level)
+    return Verification(
+        model=loaded.name,
+        seeds=seeds,
+        tokens=tokens,
+        windows=len(found),
+        level=level,
+        allowed=allowed,
+        predicted=_predicted(budgets),
+        **_errors(seen, level),
+        keys=seen.attended_keys,
+        share=seen.attended_share,
+        full=full,
+        sampled=tuple(sampled),
+        sampled_value=value,
+        drop=drop,
+    )
+
+
+def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> tuple[Estimate, Estimate]:
+    """The metric over seeds, and what is lost of it, by a bootstrap in which every example stays paired."""
+    cells = torch.stack([one.per_example for one in sampled])
+    both = torch.stack([cells, full.per_example.expand_as(cells)], -1)
+    means, resampled = both.mean((0, 1)), crossed_means(both, torch.Generator().manual_seed(0))
+
+    def lost(pair: Tensor) -> Tensor:
+        if full.logarithmic:
+            return (pair[..., 0] - pair[..., 1]).exp() - 1
+        return pair[..., 1] - pair[..., 0] if full.higher_is_better else pair[..., 0] - pair[..., 1]
+
+    def metric(mean: Tensor) -> Tensor:
+        return mean.exp() if full.logarithmic else mean
+
+    value = estimate(metric(means[0]), metric(resampled[:, 0]), level)
+    return value, estimate(lost(means), lost(resampled), level)
+
+
+def checked_seeds(seeds: object) -> tuple[int, ...]:
+    """At least one seed, none twice: a repeated seed is no second run."""
+    listed: tuple[int, ...] = (
+        tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()
+    )
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in listed)
+    if not listed or not whole or len(set(listed)) < len(listed):
+        raise InputError(f"seeds must be one or several different whole numbers, got {seeds!r}.")
+    return listed
+
+
+class Steps:
+    """One progress over several parts of about equal length."""
+
+    def __init__(self, progress: Progress | None, parts: int) -> None:
+        self.progress, self.parts, self.part = progress, parts, -1
+
+    def next(self) -> Progress:
+        self.part += 1
+        before = 100 * self.part
+
+        def tell(done: int, total: int) -> None:
+            if self.progress is not None:
+                self.progress(before + 100 * done // total, 100 * self.parts)
+
+        return tell
+
+
+def _predicted(budgets: Budgets) -> Tensor:
+    errors = [one.predicted_error for one in budgets.entries]
+    flat = [torch.nan if error is None else error for error in errors]
+    return torch.tensor(flat, dtype=torch.float64).view(budgets.layers, budgets.heads)
+
+
+def _errors(seen: Probe, level: float) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    head, low, high = _relative(seen.head_error, seen.head_square, level, generator)
+    states = [
+        tensor.tolist() for tensor in _relative(seen.hidden_error, seen.hidden_square, level, generator)
+    ]
+    found: dict[str, Any] = {"measured": head, "measured_low": low, "measured_high": high}
+    found["hidden"] = tuple(Estimate(*ends) for ends in zip(*states, strict=True))
+    for name in ("divergence", "agreement"):
+        cells = getattr(seen, name)
+        known = cells is not None
+        found[name] = estimate(cells.mean(), crossed_means(cells, generator), level) if known else None
+    return found
+
+
+def _relative(
+    error: Tensor, square: Tensor, level: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(Σ ‖sampled − full‖² / Σ ‖full‖²)^½ over windows and seeds, and its interval."""
+    both = torch.stack([error, square.expand_as(error)], -1)
+    resampled, means = crossed_means(both, generator), both.mean((0, 1))
+    low, high = bounds((resampled[..., 0] / resampled[..., 1]).sqrt(), level)
+    return (means[..., 0] / means[..., 1]).sqrt(), low, high

@@ -1,0 +1,1 @@
+"""Seeing a model's attention: loading, its attention calls, masks, texts."""

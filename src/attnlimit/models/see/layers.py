@@ -1,0 +1,93 @@
+"""The attention modules of a model, in order, found by what their code calls."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnlimit.models.see import adapters
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One attention module: its number in order, its path in the model, and its shape (0: known when called)."""
+
+    index: int
+    name: str
+    heads: int
+    key_heads: int
+    head_dim: int
+
+
+def attention_layers(model: nn.Module) -> list[LayerInfo]:
+    """The attention modules of a model, in the order of its modules (encoder first, then decoder)."""
+    return [
+        LayerInfo(index, name, *_shape(module, model))
+        for index, (name, module) in enumerate(attention_modules(model))
+    ]
+
+
+def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """(path, module) of every module that attends through transformers' interface or an adapter of ours."""
+    return [
+        (name or type(module).__name__, module)
+        for name, module in model.named_modules()
+        if _on_interface(type(module)) or adapters.handles(module)
+    ]
+
+
+def model_type(model: nn.Module) -> str:
+    """transformers' name of the architecture, e.g. "bert"."""
+    return str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
+
+
+def seen_layer(layer: LayerInfo, query: Tensor, key: Tensor) -> LayerInfo:
+    """The layer with the shape that its call really has."""
+    shape = (query.shape[1], key.shape[1], query.shape[3])
+    if shape == (layer.heads, layer.key_heads, layer.head_dim):
+        return layer
+    return LayerInfo(layer.index, layer.name, *shape)
+
+
+def is_cross(module: nn.Module, name: str) -> bool:
+    """Whether the keys belong to another sequence than the queries. Models say so only by flag or name."""
+    last = ".".join([type(module).__name__, *name.split(".")[-2:]]).lower()
+    return bool(getattr(module, "is_cross_attention", False)) or any(
+        word in last for word in ("cross", "encdec", "encoder_attn")
+    )
+
+
+def _on_interface(kind: type) -> bool:
+    # A class attends through the interface if one of its own methods looks the attention function up. Whole
+    # models look it up too, to check settings.
+    names = [base.__name__ for base in kind.__mro__]
+    if "PreTrainedModel" in names:
+        return False
+    for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        for method in vars(base).values():
+            code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+            if code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names:
+                return True
+    return False
+
+
+def _shape(module: nn.Module, model: nn.Module) -> tuple[int, int, int]:
+    config = getattr(module, "config", None) or getattr(model, "config", None)
+    heads = _first(module, config, "num_attention_heads", "num_heads", "n_heads")
+    groups = _first(module, None, "num_key_value_groups") or 1
+    dim = _first(module, config, "head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "d_kv")
+    if not dim and heads:
+        dim = _first(None, config, "hidden_size", "d_model") // heads
+    return heads, heads // groups, dim
+
+
+def _first(module: Any, config: Any, *names: str) -> int:
+    for owner in (module, config):
+        for name in names:
+            value = getattr(owner, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    return 0

@@ -1,0 +1,64 @@
+"""Records on disk: whole or not at all, strict, and the same from CSV and parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from attnlimit.errors import InputError
+from attnlimit.files.records import finite, replacing, write_json, write_table
+
+
+def _half(path: Path) -> None:
+    path.write_text("half")
+    path.touch(exist_ok=False)
+
+
+def test_a_file_is_replaced_only_once_it_is_whole():
+    Path("a.txt").write_text("old")
+    with pytest.raises(FileExistsError), replacing("a.txt") as new:
+        _half(new)
+    assert Path("a.txt").read_text() == "old"
+    with replacing("a.txt") as new:
+        new.write_text("new")
+        assert Path("a.txt").read_text() == "old"
+    assert Path("a.txt").read_text() == "new"
+    assert [path.name for path in Path.cwd().iterdir()] == ["a.txt"]  # nothing is left behind
+
+
+def test_places_that_cannot_be_written():
+    Path("folder").mkdir()
+    with pytest.raises(InputError, match="There is no folder nowhere"):
+        write_json("nowhere/a.json", {})
+    with pytest.raises(InputError, match="folder is a folder"):
+        write_json("folder", {})
+
+
+def test_json_has_no_infinity():
+    record = {"a": [1.5, math.inf, (math.nan, "ä")], 2: None}
+    Path("a.json").write_text("{}")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json("a.json", record)
+    assert Path("a.json").read_text() == "{}"
+    write_json("a.json", finite(record))
+    assert json.loads(Path("a.json").read_text()) == {"a": [1.5, None, [None, "ä"]], "2": None}
+
+
+def test_tables_are_the_same_as_csv_and_parquet():
+    rows = [
+        {"n": 1, "x": 1, "w": "a"},
+        {"n": 2, "x": 0.1, "w": 3, "more": True},
+        {"n": 3, "x": None, "w": "b"},
+    ]
+    for name in ("a.csv", "a.parquet"):
+        write_table(name, rows)
+    with open("a.csv", encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row["x"] for row in read] == ["1", "0.1", ""]
+    same = pq.read_table("a.parquet").to_pydict()
+    assert same == {"n": [1, 2, 3], "x": [1.0, 0.1, None], "w": ["a", "3", "b"], "more": [None, True, None]}

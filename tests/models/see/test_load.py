@@ -1,0 +1,268 @@
+"""Models load from folders and GGUF files; what cannot or must not be loaded is refused in plain words."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
+from attnlimit.models import check_model, load, observe, packaged_bert
+from attnlimit.models.see.load import Loaded, find
+
+SMALL = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+SAVED = {
+    "BertModel": ("BertConfig", SMALL, "encoder"),
+    "BertForPreTraining": ("BertConfig", SMALL, "masked-lm"),
+    "RobertaForMaskedLM": ("RobertaConfig", SMALL, "masked-lm"),
+    "ElectraForPreTraining": ("ElectraConfig", {**SMALL, "embedding_size": 32}, "encoder"),
+    "BertForSequenceClassification": ("BertConfig", SMALL, "classifier"),
+    "LlamaForCausalLM": ("LlamaConfig", SMALL, "causal-lm"),
+    "GPT2LMHeadModel": (
+        "GPT2Config",
+        {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4},
+        "causal-lm",
+    ),
+    "T5ForConditionalGeneration": ("T5Config", T5, "seq2seq"),
+    "T5EncoderModel": ("T5Config", T5, "encoder"),
+}
+
+
+def save(name: str, config: str, settings: dict[str, Any], folder: str = "model") -> Path:
+    """A model with random weights, saved in a folder as transformers saves it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        getattr(transformers, name)(getattr(transformers, config)(**settings)).save_pretrained(folder)
+    return Path(folder)
+
+
+@pytest.fixture
+def bert() -> Path:
+    return save("BertForMaskedLM", "BertConfig", SMALL)
+
+
+@pytest.fixture
+def offline(monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_the_class_follows_the_checkpoint(name) -> None:
+    config, settings, kind = SAVED[name]
+    loaded = load(save(name, config, settings))
+    assert loaded.kind == kind
+    assert not loaded.model.training
+    assert not any(weight.requires_grad for weight in loaded.model.parameters())
+    if name not in ("BertForPreTraining", "ElectraForPreTraining"):  # those lose a head that nobody asked for
+        assert type(loaded.model).__name__ == name
+    inputs = {"input_ids": torch.arange(5, 15)[None]}
+    if kind == "seq2seq":
+        inputs["decoder_input_ids"] = torch.arange(3)[None]
+    assert check_model(loaded.model, **inputs) < 1e-5
+
+
+def test_weights_and_dtype_are_those_of_the_file(bert) -> None:
+    saved = transformers.BertForMaskedLM.from_pretrained(bert).state_dict()
+    for name, weight in load(bert).model.state_dict().items():
+        assert torch.equal(weight, saved[name])
+    assert load(bert, dtype=torch.bfloat16).model.dtype == torch.bfloat16
+    assert load(str(bert), dtype="float16", device="cpu").model.dtype == torch.float16
+    assert load(bert, device_map={"": "cpu"}, task="encoder").kind == "encoder"
+
+
+def test_the_packaged_bert_loads_and_is_seen_exactly() -> None:
+    loaded = load(packaged_bert())
+    assert loaded.kind == "encoder"
+    text = ["The capital of France.", "Attention with infinitely many tokens is a gradient."]
+    inputs = loaded.need_tokenizer()(text, padding=True, return_tensors="pt")
+    assert check_model(loaded.model, **inputs) < 1e-6
+    with observe(loaded.model, lambda one: None) as observed:
+        loaded.model(**inputs)
+    assert [(layer.heads, layer.head_dim) for layer in observed.layers] == [(12, 32)] * 6
+    assert repr(loaded).startswith("Loaded(name=")
+
+
+def test_a_pooler_that_was_never_trained_draws_nothing_from_the_callers_generator(bert) -> None:
+    before = torch.get_rng_state()
+    load(bert, task="encoder")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_head_that_would_be_random_is_refused() -> None:
+    folder = save("BertModel", "BertConfig", SMALL)
+    with pytest.raises(InputError, match=r"no weights for cls.*which a masked-lm needs.*random"):
+        load(folder, task="masked-lm")
+
+
+def test_block_sparse_big_bird_is_loaded_with_full_attention() -> None:
+    settings = {**SMALL, "attention_type": "block_sparse"}
+    loaded = load(save("BigBirdForMaskedLM", "BigBirdConfig", settings))
+    assert "original_full" in loaded.notes[0]
+    assert check_model(loaded.model, input_ids=torch.arange(5, 15)[None]) < 1e-5
+
+
+def test_a_gguf_file_loads() -> None:
+    loaded = load(gguf_llama(Path("tiny.gguf")))
+    assert (loaded.kind, type(loaded.model).__name__) == ("causal-lm", "LlamaForCausalLM")
+    assert check_model(loaded.model, input_ids=torch.arange(5, 15)[None]) < 1e-5
+
+
+def test_without_gguf_the_extra_is_named(monkeypatch) -> None:
+    path = gguf_llama(Path("tiny.gguf"))
+    monkeypatch.setattr("transformers.modeling_gguf_pytorch_utils.is_gguf_available", lambda: False)
+    with pytest.raises(MissingExtra, match=r"(?i)gguf.*attnlimit\[models\]"):
+        load(path)
+
+
+def gguf_llama(path: Path) -> Path:
+    """A Llama of one layer in float32, without a tokenizer."""
+    import gguf
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(8)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(100)
+    shapes = {
+        "token_embd": (100, 32),
+        "output": (100, 32),
+        "output_norm": (32,),
+        "blk.0.attn_norm": (32,),
+        "blk.0.ffn_norm": (32,),
+        "blk.0.attn_q": (32, 32),
+        "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32),
+        "blk.0.attn_output": (32, 32),
+        "blk.0.ffn_gate": (64, 32),
+        "blk.0.ffn_up": (64, 32),
+        "blk.0.ffn_down": (32, 64),
+    }
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_missing_tokenizer_matters_only_when_needed(bert) -> None:
+    loaded = load(bert)
+    assert loaded.tokenizer is None
+    with pytest.raises(
+        InputError, match=r"'model' came without a tokenizer \(no tokenizer files\).*tokenizer.json"
+    ):
+        loaded.need_tokenizer()
+    (bert / "tokenizer.json").write_text("{not json")
+    with pytest.raises(InputError, match="came without a tokenizer"):
+        load(bert).need_tokenizer()
+    shutil.copytree(packaged_bert(), "with", ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(bert / file, "with")
+    assert load("with").need_tokenizer()("hello")["input_ids"][0] == 101
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c", "missing.gguf", Path("missing")])
+def test_a_missing_folder_is_not_taken_for_a_hub_id(name) -> None:
+    with pytest.raises(InputError, match=r"There is no model at .*config.json and .*hub id"):
+        find(name)
+
+
+def test_hub_ids_are_told_from_folders(bert) -> None:
+    assert not find("google-bert/bert-base-uncased").local
+    assert find(str(bert)).local
+    assert find(bert).arguments() == {"local_files_only": True, "trust_remote_code": False}
+
+
+def test_without_network_the_hub_id_and_the_way_out_are_named(offline) -> None:
+    with pytest.raises(InputError, match=r"'nobody/nothing' cannot be had .*no network.*pass the path"):
+        load("nobody/nothing")
+
+
+def test_pickled_weights_are_refused(bert) -> None:
+    (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"only pytorch_model.bin: pickled weights can run code"):
+        load(bert)
+    (bert / "pytorch_model.bin").unlink()
+    with pytest.raises(InputError, match=r"has no weights: model.safetensors is missing"):
+        load(bert)
+    (bert / "config.json").unlink()
+    with pytest.raises(InputError, match=r"has no config.json"):
+        load(bert)
+
+
+def test_broken_files_are_said_to_be_broken(bert) -> None:
+    (bert / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00garbage!")
+    with pytest.raises(InputError, match=r"model cannot be read"):
+        load(bert)
+    (bert / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"model cannot be read"):
+        load(bert)
+    Path("broken.gguf").write_bytes(b"GGUFnonsense")
+    with pytest.raises(InputError, match=r"broken.gguf cannot be read"):
+        load("broken.gguf")
+    with pytest.raises(InputError, match=r"config.json is a file; give the model's folder"):
+        load(bert / "config.json")
+
+
+def test_code_of_a_checkpoint_is_never_run(bert) -> None:
+    config = json.loads((bert / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    (bert / "config.json").write_text(json.dumps(config))
+    (bert / "mine.py").write_text("open('ran', 'w').close()\n")
+    with pytest.raises(ModelNotSupported, match=r"cannot load 'model' by itself, and no code"):
+        load(bert)
+    assert not Path("ran").exists()
+    config.pop("auto_map")
+    (bert / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelNotSupported, match=r"cannot load 'model'.*`mine`.*Upgrade transformers"):
+        load(bert)
+
+
+def test_settings_that_make_no_sense_are_refused(bert) -> None:
+    with pytest.raises(InputError, match="device and device_map"):
+        load(bert, device="cpu", device_map="auto")
+    with pytest.raises(InputError, match=r"task must be one of encoder, .* got 'summary'"):
+        load(bert, task="summary")
+    with pytest.raises(ModelNotSupported, match="cannot load 'model'"):
+        load(bert, task="seq2seq")
+
+
+def test_missing_extras_are_named(bert, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"attnlimit\[demo\]"):
+        packaged_bert()
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=r"attnlimit\[models\]"):
+        load(bert)
+
+
+def test_an_incomplete_package_is_said_to_be_incomplete(monkeypatch) -> None:
+    monkeypatch.setattr("pathlib.Path.is_file", lambda self: False)
+    with pytest.raises(MissingExtra, match=r"holds no model.safetensors: the package is incomplete"):
+        packaged_bert()
+
+
+def test_progress_bars_are_left_as_they_were(bert) -> None:
+    log = transformers.utils.logging
+    shown = log.is_progress_bar_enabled()
+    assert isinstance(load(bert), Loaded)
+    assert log.is_progress_bar_enabled() == shown

@@ -42,9 +42,9 @@ def rates() -> None:
     ):
         ax.plot(fine, getattr(known, name), "--" if name == "paper" else "-", color=colour, label=words)
     for H in (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 2.5, 3.0):
-        curve = al.curve(al.Head([[H]]), al.Gaussian(dim=1), [10**11, 10**12])
-        for errors, colour, mark in ((curve.rms, BLUE, "o"), (curve.mean_rms, ORANGE, "s")):
-            ax.plot(H, al.local_slopes(curve.n, errors)[-1], mark, color=colour)
+        for statistic, colour, mark in (("rms", BLUE, "o"), ("mean_rms", ORANGE, "s")):
+            curve = al.curve(al.Head([[H]]), al.Gaussian(dim=1), [10**11, 10**12], statistic)
+            ax.plot(H, curve.local_slopes()[-1], mark, color=colour)
     ax.plot([], [], "o", color="0.5", label="exact curves, slope from 10¹¹ to 10¹²")
     ax.set(xlabel="horizon H", ylabel="exponent of 1/n", ylim=(0, 0.55))
     ax.legend(frameon=False, fontsize=9)

@@ -48,7 +48,7 @@ theorem = [float(al.clt(head, law, x).covariance.trace() / size) ** 0.5 for size
 
 # %%
 curve = al.curve(head, law, [10**k for k in range(1, 13)])
-curve_figure(curve, al.rates(head, law), title=f"horizon {al.horizon(head, law):.3g}")
+curve_figure(curve, rates=al.rates(head, law), title=f"horizon {al.horizon(head, law):.3g}")
 
 # %% [markdown]
 # A measured curve agrees, with an interval on its slope:

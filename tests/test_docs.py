@@ -87,7 +87,7 @@ def test_nothing_is_left_to_fill_in(site: Path) -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["attention", "bounds", "exact", "icl", "measures", "models", "rates", "sampling", "studies"],
+    ["attention", "bounds", "designs", "exact", "icl", "measures", "models", "rates", "sampling", "studies"],
 )
 def test_the_reference_has_all_that_a_package_exports(site: Path, package: str) -> None:
     text = (site / "reference" / f"{package}.html").read_text(encoding="utf-8")

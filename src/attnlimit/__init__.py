@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnlimit import bounds
 from attnlimit.attention import Head, clt, prefixes, stream
+from attnlimit.designs import Block, Coins, Different, Independent, Kept, Prefix, Sampling, Strata
 from attnlimit.errors import (
     AttnlimitError,
     HypothesisFailed,
@@ -15,9 +16,7 @@ from attnlimit.errors import (
     RateNotResolved,
 )
 from attnlimit.exact import (
-    Curve,
     ExactError,
-    Kept,
     Schedule,
     best_kappa,
     curve,
@@ -26,8 +25,8 @@ from attnlimit.exact import (
     hardmax_error,
     hardmax_gap,
     phase_diagram,
+    sample_complexity,
 )
-from attnlimit.exact.complexity import sample_complexity
 from attnlimit.measures import (
     Ball,
     Box,
@@ -41,7 +40,17 @@ from attnlimit.measures import (
     Sphere,
     StudentT,
 )
-from attnlimit.rates import Rates, choose, exponents, fit_log, fit_power, horizon, local_slopes, rates
+from attnlimit.rates import (
+    ErrorCurve,
+    Rates,
+    choose,
+    exponents,
+    fit_log,
+    fit_power,
+    horizon,
+    local_slopes,
+    rates,
+)
 from attnlimit.sampling import Convergence, measure_convergence
 
 if TYPE_CHECKING:
@@ -55,16 +64,20 @@ __version__ = "0.1.0"
 __all__ = [
     "AttnlimitError",
     "Ball",
+    "Block",
     "Box",
     "Budgets",
+    "Coins",
     "Convergence",
-    "Curve",
+    "Different",
     "Empirical",
+    "ErrorCurve",
     "ExactError",
     "FromSampler",
     "Gaussian",
     "Head",
     "HypothesisFailed",
+    "Independent",
     "InputError",
     "Kept",
     "Laplace",
@@ -73,11 +86,14 @@ __all__ = [
     "MissingExtra",
     "Mixture",
     "NotKnown",
+    "Prefix",
     "Rademacher",
     "RateNotResolved",
     "Rates",
+    "Sampling",
     "Schedule",
     "Sphere",
+    "Strata",
     "StudentT",
     "analyze",
     "best_kappa",

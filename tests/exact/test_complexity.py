@@ -28,7 +28,7 @@ def test_bisection_finds_the_least_whole_number(exponent, target):
 def test_average_over_queries(horizon):
     head, law = al.Head([[horizon]]), al.Gaussian(dim=1)
     result = al.sample_complexity(head, law, rel_error=0.1)
-    rms = al.curve(head, law, [result.n - 1, result.n]).rms / horizon
+    rms = al.curve(head, law, [result.n - 1, result.n]).error / horizon
     assert rms[0] > 0.1 >= rms[1]
     assert result.scale == "(E_x‖Γ(x)‖²)^(1/2)"
 

@@ -14,8 +14,10 @@ from scipy import integrate
 
 import attnlimit as al
 from attnlimit import Kept, exact_error
+from attnlimit.designs import Coins, Different, Independent, Sampling
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.exact.prepare import prepare_scores
+from attnlimit.exact.populations import Seen
+from attnlimit.exact.prepare import prepare_seen
 
 F64 = {"dtype": torch.float64}
 SIZES = [1, 2, 10, 100, 10**3, 10**4, 10**6, 10**9]
@@ -117,20 +119,21 @@ def test_iid_population_equals_enumeration(population, n):
     assert result.variance.item() == pytest.approx(square - bias.square().sum().item(), rel=1e-5, abs=1e-11)
 
 
-@given(populations, st.integers(1, 3), st.sampled_from([1, "importance"]))
+@given(populations, st.integers(1, 3), st.sampled_from(["plain", "rest"]))
 def test_kept_keys_equal_enumeration(population, n, weight):
     pop = make(**population)
     if len(pop) < 2:
         return
     kept = Kept(own=True)
-    result = exact_error(al.Head([[1.0]]), pop, n, [[1.0]], kept=kept, positions=[1], sampled_weight=weight)
-    scale = (len(pop) - 1) / n if weight == "importance" else 1.0
+    plan = Sampling(kept=kept, weight=weight)
+    result = exact_error(al.Head([[1.0]]), pop, n, [[1.0]], sampling=plan, positions=[1])
+    scale = (len(pop) - 1) / n if weight == "rest" else 1.0
     square, bias = enumerate_iid(pop, n, kept=(1,), scale=scale)
     assert result.mean_square.item() == pytest.approx(square, rel=1e-6, abs=1e-12)
     assert result.bias_square.item() == pytest.approx(bias.square().sum().item(), rel=1e-6, abs=1e-12)
 
 
-@given(populations, st.integers(1, 5), st.booleans(), st.sampled_from([1, "importance"]))
+@given(populations, st.integers(1, 5), st.booleans(), st.sampled_from(["plain", "rest"]))
 def test_bernoulli_equals_enumeration(population, n, with_kept, weight):
     pop = make(**population)
     kept = (0,) if with_kept and len(pop) > 1 else ()
@@ -143,9 +146,7 @@ def test_bernoulli_equals_enumeration(population, n, with_kept, weight):
     for chosen in itertools.product([0, 1], repeat=len(rest)):
         weights = torch.zeros(len(pop), **F64)
         weights[list(kept)] = 1.0
-        weights[[j for j, c in zip(rest, chosen, strict=True) if c]] = (
-            1 / p if weight == "importance" else 1.0
-        )
+        weights[[j for j, c in zip(rest, chosen, strict=True) if c]] = 1 / p if weight == "rest" else 1.0
         if weights.sum() > 0:  # a draw without keys counts as zero error
             chance = p ** sum(chosen) * (1 - p) ** (len(rest) - sum(chosen))
             square += chance * (outcome(scores, values, weights) - limit).square().sum().item()
@@ -154,16 +155,16 @@ def test_bernoulli_equals_enumeration(population, n, with_kept, weight):
         pop,
         n,
         [[1.0]],
-        scheme="bernoulli",
-        kept=Kept(sinks=1) if kept else None,
-        sampled_weight=weight,
+        sampling=Sampling(draw=Coins(), kept=Kept(sinks=1) if kept else Kept(), weight=weight),
     )
     assert result.mean_square.item() == pytest.approx(square, rel=1e-6, abs=1e-12)
 
 
 def test_keeping_every_token_by_bernoulli_is_exact():
     pop = al.Gaussian(dim=3).sample(300, generator=5)
-    result = exact_error(al.Head(torch.eye(3, **F64)), pop, 300, pop.tokens[:4], scheme="bernoulli")
+    result = exact_error(
+        al.Head(torch.eye(3, **F64)), pop, 300, pop.tokens[:4], sampling=Sampling(draw=Coins())
+    )
     assert float(result.mean_square.max()) < 1e-20
 
 
@@ -219,7 +220,7 @@ def test_self_attention_on_a_law_against_monte_carlo():
     """The query's own key is kept: 3 comparisons at 4 standard errors, a false alarm once in 5,000 runs."""
     head, law = LAWS["gaussian"]
     x = law.sample(3, generator=3).tokens
-    result = exact_error(head, law, 6, x, kept=Kept(own=True))
+    result = exact_error(head, law, 6, x, sampling=Sampling(kept=Kept(own=True)))
     tokens = law.sample(6 * 20000, generator=4).tokens.reshape(20000, 1, 6, 3).expand(-1, 3, -1, -1)
     tokens = torch.cat([tokens, x[None, :, None, :].expand(20000, -1, -1, -1)], 2)
     scores = torch.einsum("rmnd,md->rmn", tokens, head.score_vector(x))
@@ -275,17 +276,20 @@ def test_kept_sets_with_bins():
     g = torch.Generator().manual_seed(1)
     pop = al.Empirical(torch.randn(5000, 4, generator=g, **F64), torch.randn(5000, 5, generator=g, **F64))
     head = al.Head(torch.eye(4, **F64))
-    options = {
-        "kept": Kept(own=True, sinks=4, window=16, top=8),
-        "positions": [100, 2000],
-        "sampled_weight": "importance",
-    }
-    for scheme in ("iid", "bernoulli"):
-        binned = exact_error(
-            head, pop, [8, 64, 512], pop.tokens[[100, 2000]], scheme=scheme, binned=True, **options
-        )
-        every = exact_error(
-            head, pop, [8, 64, 512], pop.tokens[[100, 2000]], scheme=scheme, binned=False, **options
+    kept = Kept(own=True, sinks=4, window=16, top=8)
+    for draw in (Independent(), Coins()):
+        plan = Sampling(draw=draw, kept=kept, weight="rest")
+        binned, every = (
+            exact_error(
+                head,
+                pop,
+                [8, 64, 512],
+                pop.tokens[[100, 2000]],
+                sampling=plan,
+                positions=[100, 2000],
+                binned=bins,
+            )
+            for bins in (True, False)
         )
         assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 5e-3
 
@@ -298,22 +302,23 @@ def test_hidden_keys_and_a_sink_from_scores():
     hidden[0, 7:] = True
     n = torch.tensor([[1.0, 5.0, 40.0]], **F64)
     for binned in (True, False):
-        for scheme in ("iid", "bernoulli"):
-            sizes = n[:, :2] if scheme == "bernoulli" else n
-            options = {"scheme": scheme, "binned": binned}
-            with_hidden = prepare_scores(scores, values, 7, hidden=hidden, **options).moments(sizes)
-            without = prepare_scores(scores[:, :7], values[:7], 7, **options).moments(sizes)
+        for draw in (Independent(), Coins()):
+            sizes = n if draw.repeats else n[:, :2]
+
+            def moments(seen, draw=draw, binned=binned, sizes=sizes):
+                return prepare_seen(seen, 7, Sampling(draw=draw), binned=binned).moments(sizes)
+
+            with_hidden = moments(Seen(scores, values, hidden=hidden))
+            without = moments(Seen(scores[:, :7], values[:7]))
             assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(with_hidden, without, strict=True))
-            sink = prepare_scores(scores, values, 7, sink=torch.tensor([1.5], **F64), **options).moments(
-                sizes
-            )
+            sink = moments(Seen(scores, values, sink=torch.tensor([1.5], **F64)))
             longer = (
                 torch.cat([scores, torch.tensor([[1.5]], **F64)], 1),
                 torch.cat([values, torch.zeros(1, 2, **F64)]),
             )
             kept = torch.zeros(1, 13, dtype=torch.bool)
             kept[0, -1] = True
-            explicit = prepare_scores(*longer, 7, kept=kept, **{**options, "binned": False}).moments(sizes)
+            explicit = moments(Seen(*longer, kept=kept), binned=False)
             rtol = 5e-2 if binned else 1e-9
             assert all(torch.allclose(a, b, rtol=rtol) for a, b in zip(sink, explicit, strict=True))
 
@@ -336,24 +341,22 @@ def test_bad_input():
     head, law, pop = al.Head([[1.0]]), al.Gaussian(dim=1), al.Empirical([[0.0], [1.0]])
     with pytest.raises(InputError, match="is beyond 10"):
         exact_error(head, law, 10**13, [[1.0]])
-    with pytest.raises(InputError, match="'iid' or 'bernoulli', got 'poisson'"):
-        exact_error(head, pop, 1, [[1.0]], scheme="poisson")
-    with pytest.raises(InputError, match="1 or 'importance', got 2"):
-        exact_error(head, pop, 1, [[1.0]], sampled_weight=2)
-    with pytest.raises(InputError, match="infinitely many keys"):
-        exact_error(head, law, 1, [[1.0]], scheme="bernoulli")
-    with pytest.raises(InputError, match="needs at least as many, got 2"):
-        exact_error(head, pop, 3, [[1.0]], scheme="bernoulli")
+    for draw in (Coins(), Different()):
+        with pytest.raises(InputError, match="infinitely many keys"):
+            exact_error(head, law, 1, [[1.0]], sampling=Sampling(draw=draw))
+        with pytest.raises(InputError, match="only 2 are left to draw from"):
+            exact_error(head, pop, 3, [[1.0]], sampling=Sampling(draw=draw))
+    with pytest.raises(NotKnown, match="neighbouring keys is not known exactly"):
+        exact_error(head, pop, 1, [[1.0]], sampling=Sampling(draw=al.Block()))
     with pytest.raises(InputError, match="only the own token can be kept"):
-        exact_error(head, law, 1, [[1.0]], kept=Kept(sinks=2))
+        exact_error(head, law, 1, [[1.0]], sampling=Sampling(kept=Kept(sinks=2)))
     with pytest.raises(InputError, match="give positions="):
-        exact_error(head, pop, 1, [[1.0]], kept=Kept(window=1))
+        exact_error(head, pop, 1, [[1.0]], sampling=Sampling(kept=Kept(window=1)))
     with pytest.raises(InputError, match="nothing is left to sample"):
-        exact_error(head, pop, 1, [[1.0]], kept=Kept(sinks=2))
-    with pytest.raises(InputError, match=r"kept\.top must be a whole number"):
-        Kept(top=-1)
-    with pytest.raises(InputError, match="equally weighted"):
-        exact_error(head, al.Empirical([[0.0], [1.0]], weights=[0.2, 0.8]), 1, [[1.0]], kept=Kept(sinks=1))
+        exact_error(head, pop, 1, [[1.0]], sampling=Sampling(kept=Kept(sinks=2)))
+    weighted = al.Empirical([[0.0], [1.0]], weights=[0.2, 0.8])
+    with pytest.raises(InputError, match="weighted population takes independent plain keys"):
+        exact_error(head, weighted, 1, [[1.0]], sampling=Sampling(kept=Kept(sinks=1)))
     with pytest.raises(NotKnown, match="no projected form"):
         exact_error(al.Head(torch.ones(2, 2, **F64)), al.Box(2), 1, [[1.0, 1.0]])
     with pytest.raises(NotKnown, match="measure_convergence"):

@@ -29,6 +29,7 @@ from attnlimit.cli.common import (
     whole_numbers,
 )
 from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.exact.curve import query_average
 from attnlimit.rates import PowerFit, Rates, rates
 from attnlimit.sampling import Convergence, measure_convergence
 
@@ -95,28 +96,37 @@ def _asymptotic(head: al.Head, law: al.Measure) -> Rates | None:
 
 
 def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot: Path | None) -> None:
-    result, asymptotic = al.curve(head, law, sizes), _asymptotic(head, law)
+    rms, mean_rms = query_average(head, law, max(sizes))(sizes)
+    asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
         from attnlimit.report.curve import curve_figure
         from attnlimit.report.style import save
 
         where = save(
-            curve_figure(result, asymptotic, title=f"{law!r}, horizon {al.horizon(head, law):.3g}"), plot
+            curve_figure(
+                rms, mean_rms, rates=asymptotic, title=f"{law!r}, horizon {al.horizon(head, law):.3g}"
+            ),
+            plot,
         )
     if as_json:
-        print_json({**result.to_dict(), "rates": None if asymptotic is None else asymptotic.to_dict()})
+        both = {one.statistic: one.to_dict() for one in (rms, mean_rms)}
+        slopes = {"local_slope": rms.local_slopes().tolist()}
+        print_json(
+            {"n": sizes, **both, **slopes, "rates": None if asymptotic is None else asymptotic.to_dict()}
+        )
         return
     rows = zip(
         (f"{size:,}" for size in sizes),
-        result.rms.tolist(),
-        result.mean_rms.tolist(),
-        result.local_exponent.tolist(),
-        (result.rms / result.scale).tolist() if result.scale > 0 else ["–"] * len(sizes),
+        rms.error.tolist(),
+        mean_rms.error.tolist(),
+        rms.local_slopes().tolist(),
+        rms.relative.tolist() if rms.scale else ["–"] * len(sizes),
         strict=True,
     )
     out.print(table(f"{law!r}", ["tokens n", "rms", "mean rms", "local exponent", "rms / ‖Γ‖"], list(rows)))
-    out.print(f"Method: {result.method}.", highlight=False)
+    methods = dict.fromkeys((rms.method, mean_rms.method))
+    out.print(f"Method: {'; mean rms '.join(methods)}.", highlight=False)
     if asymptotic is not None:
         out.print(f"As n → ∞: {asymptotic!r}", highlight=False)
     if where is not None:

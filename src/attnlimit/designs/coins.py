@@ -1,8 +1,11 @@
-"""Bernoulli subsampling of a population: every key that is not kept anyway is drawn with probability p."""
+"""A coin for every key."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,32 +13,46 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.designs.draw import Draw, Moments, Rest, uniform
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.laplace import ENTRIES_AT_ONCE, HEAVY, SLOW_START, STEP, tau_grid
 
 
-def bernoulli_moments(
-    atoms: Atoms,
-    kept: KeptSet | None,
-    count: Float[Tensor, "m 1"],
-    p: Float[Tensor, "m k"],
-    kept_scale: Float[Tensor, "m k"],
+@dataclass(frozen=True)
+class Coins(Draw):
+    """Each key independently with probability n/R, R their number, so about n of them (Bernoulli subsampling)."""
+
+    name, words = "coins", "keys by coins"
+
+    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+        """Attention needs a key: when none is drawn, the one nearest to it is."""
+        ordered, order = uniform(population, generator).sort()
+        drawn = [int(torch.searchsorted(ordered, size / population)) for size in n]
+        return [order[: max(1, count)] for count in drawn]
+
+    def exact(self, rest: Rest, n_max: int) -> Moments:
+        return partial(coin_moments, rest)
+
+
+def coin_moments(
+    rest: Rest, n: Float[Tensor, "#m k"], stands_for: Float[Tensor, "m k"]
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k q"]]:
-    """With q_j = 1 − p + p e^{−tw_j}, r_j = p e^{−tw_j}/q_j and Φ = Π q_j over the `count` keys,
+    """With p = n/R, q_j = 1 − p + p e^{−tw_j}, r_j = p e^{−tw_j}/q_j and Φ = Π q_j over the R keys,
 
         E‖Γ_n − Γ‖² = ∫ t e^{−tW_S} Φ { ‖U_S + Σ r_j w_j u_j‖² + Σ (r_j − r_j²) w_j²‖u_j‖² } dt,
 
     and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt. A draw without any key has no output: it counts as
-    zero error, with probability (1 − p)^count.
+    zero error, with probability (1 − p)^R.
     """
-    tau = tau_grid(atoms, int(count.max()), kept, SLOW_START)
+    atoms, kept, number = rest
+    p = (n / number).clamp_max(1.0).expand(len(number), -1)
+    tau = tau_grid(atoms, int(number.max()), kept, SLOW_START)
     error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
-    number = atoms.log_mass.exp() * count
+    many = atoms.log_mass.exp() * number
     sums = _compiled_sums if has_numba() and tau.device.type == "cpu" else _plain_sums
-    log_phi, noise, drift = sums(tau, atoms.scores, number, error, square, p)
+    log_phi, noise, drift = sums(tau, atoms.scores, many, error, square, p)
     if kept is not None:
-        own = tau[:, None, :] + kept.log_weight[:, None, None] - kept_scale[..., None].log()
+        own = tau[:, None, :] + kept.log_weight[:, None, None] - stands_for[..., None].log()
         own = own.clamp_max(HEAVY).exp()
         log_phi = log_phi - own
         drift = drift + own[..., None] * kept.mean_error[:, None, None, :]

@@ -1,19 +1,18 @@
-"""The finite-n error without Monte Carlo: laws, populations, kept sets, Bernoulli subsampling, hardmax."""
+"""The finite-n error without Monte Carlo: laws, populations under any sampling, hardmax."""
 
-from attnlimit.designs.kept import Kept
-from attnlimit.exact.curve import Curve, curve
+from attnlimit.exact.complexity import Complexity, sample_complexity
+from attnlimit.exact.curve import curve
 from attnlimit.exact.error import ExactError, exact_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
 from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
 
 __all__ = [
-    "Curve",
+    "Complexity",
     "ExactError",
     "GaussianMaximum",
     "HardmaxError",
     "HardmaxGap",
-    "Kept",
     "PhaseDiagram",
     "Schedule",
     "best_kappa",
@@ -23,4 +22,5 @@ __all__ = [
     "hardmax_error",
     "hardmax_gap",
     "phase_diagram",
+    "sample_complexity",
 ]

@@ -74,11 +74,14 @@ def sample_complexity(
         if isinstance(measure, Empirical):
             raise InputError("A population has no law to draw queries from: give queries=.")
         average = query_average(head, measure, MOST_TOKENS)
-        first = average([1])
-        target, scale = _target(rel_error, abs_error, first.scale, "(E_x‖Γ(x)‖²)^(1/2)")
-        found = _least(
-            lambda n: average([int(v) for v in n[0]]).rms[None], torch.tensor([target], dtype=torch.float64)
-        )
+        first = average([1]).rms
+        target, scale = _target(rel_error, abs_error, first.scale or 0.0, "(E_x‖Γ(x)‖²)^(1/2)")
+
+        def error(n: Tensor) -> Tensor:
+            sizes, place = n[0].unique(return_inverse=True)
+            return average([int(size) for size in sizes]).rms.error[place][None]
+
+        found = _least(error, torch.tensor([target], dtype=torch.float64))
         return Complexity(found[0], None, target, scale, first.method)
     if head.heads:
         raise InputError(f"sample_complexity takes one head at a time, got {head!r}: use head.each().")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,10 +19,7 @@ from attnlimit.inputs import as_counts
 from attnlimit.measures import Gaussian, Measure, Sphere
 from attnlimit.numerics.chi2 import weighted_chi2
 from attnlimit.numerics.quasi import normal_sets
-from attnlimit.numerics.slopes import local_exponents
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from attnlimit.rates.error_curve import ErrorCurve
 
 SCRAMBLES, POINTS = 8, 1024
 QUERIES, QUERY_SEED = 512, 2512_10656  # a seed that nobody draws a head with
@@ -31,52 +27,19 @@ QUASI = f"{SCRAMBLES} × {POINTS:,} quasi-random queries"
 PANEL_NODES = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """Error of n-token attention, averaged over queries x ~ law.
+class Averages(NamedTuple):
+    """Both averages over queries x ~ law of the error of n-token attention."""
 
-    `rms` is (E_x E‖Γ_n − Γ‖²)^{1/2} and `mean_rms` is E_x (E‖Γ_n − Γ‖²)^{1/2}.
-    """
-
-    n: tuple[int, ...]
-    rms: Float[Tensor, " n"]
-    mean_rms: Float[Tensor, " n"]
-    scale: float
-    """(E_x ‖Γ(x)‖²)^{1/2}, for relative errors."""
-    method: str
-    standard_error: Float[Tensor, "2 n"]
-    """Of rms and mean_rms: zero where the average is exact."""
-
-    @property
-    def local_exponent(self) -> Float[Tensor, " n"]:
-        """−d log rms/d log n at these finite n, positive where the error falls; asymptotic exponents are those of
-        `rates`."""
-        return local_exponents(self.n, self.rms)
-
-    def __repr__(self) -> str:
-        return f"Curve(n = {self.n[0]} … {self.n[-1]}, {self.method})"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "n": list(self.n),
-            "rms": self.rms.tolist(),
-            "mean_rms": self.mean_rms.tolist(),
-            "local_slope": self.local_exponent.tolist(),
-            "scale": self.scale,
-            "standard_error": {
-                "rms": self.standard_error[0].tolist(),
-                "mean_rms": self.standard_error[1].tolist(),
-            },
-            "method": self.method,
-        }
-
-    def plot(self) -> Figure:
-        """Both errors against n, on logarithmic axes."""
-        return import_module("attnlimit.report.curve").curve_figure(self)  # a layer above
+    rms: ErrorCurve
+    """(E_x E‖Γ_n − Γ‖²)^{1/2}"""
+    mean_rms: ErrorCurve
+    """E_x (E‖Γ_n − Γ‖²)^{1/2}"""
 
 
-def curve(head: Head, law: Measure, n: int | Sequence[int]) -> Curve:
-    """E_x E‖Γ_n(x) − Γ(x)‖² for fresh queries x ~ law.
+def curve(
+    head: Head, law: Measure, n: int | Sequence[int], statistic: str = "rms"
+) -> ErrorCurve:
+    """(E_x E‖Γ_n(x) − Γ(x)‖²)^{1/2} for fresh queries x ~ law; "mean_rms": E_x (E‖Γ_n(x) − Γ(x)‖²)^{1/2}.
 
     The error at a query depends on it through the spread s of its scores (s² = aᵀΣa for a Gaussian, s = R‖a‖ for a
     sphere) and through ‖V â‖. For a centred Gaussian s² is a weighted chi-square, and the average of the square is a
@@ -84,14 +47,18 @@ def curve(head: Head, law: Measure, n: int | Sequence[int]) -> Curve:
     8 × 1,024 quasi-random queries are averaged (512 random ones for other laws), with a standard error.
 
     >>> from attnlimit import Gaussian, Head, curve
-    >>> curve(Head([[0.5]]), Gaussian(dim=1), n=[100]).rms
+    >>> curve(Head([[0.5]]), Gaussian(dim=1), n=[100]).error
     tensor([0.1339], dtype=torch.float64)
     """
-    sizes = as_counts(n)
-    return query_average(head, law, max(sizes))(sizes)
+    sizes = sorted(set(as_counts(n)))
+    both = query_average(head, law, max(sizes))(sizes)
+    if statistic not in both._fields:
+        raise InputError(f"statistic must be one of {', '.join(both._fields)}; got {statistic!r}.")
+    found: ErrorCurve = getattr(both, statistic)
+    return found
 
 
-def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Curve]:
+def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Averages]:
     """The curve as a function of the numbers of tokens, up to n_max: all that they share is computed once."""
     if head.heads:
         raise InputError(f"curve takes one head at a time, got {head!r}: use head.each().")
@@ -143,7 +110,7 @@ class _Table:
         return _Table(spread, along, across)
 
 
-def _gaussian(head: Head, law: Gaussian, n_max: int) -> Callable[[list[int]], Curve]:
+def _gaussian(head: Head, law: Gaussian, n_max: int) -> Callable[[list[int]], Averages]:
     """x = Σ^{1/2}ξ: s² = ξᵀBξ and the part of the error along VΣa/s has ‖VΣa‖² = ξᵀMξ, both in B's eigenbasis."""
     root = law.apply_root(torch.eye(law.dim).to(head.factors.right)).double()
     scores = root @ head.A.double() @ root  # Σ^{1/2} A Σ^{1/2}
@@ -165,24 +132,39 @@ def _gaussian(head: Head, law: Gaussian, n_max: int) -> Callable[[list[int]], Cu
         s2 = xi.square() @ b
         return s2.sqrt(), (xi @ outputs.T).square().sum(-1) / s2
 
-    def at(sizes: list[int]) -> Curve:
+    def at(sizes: list[int]) -> Averages:
         here = table(sizes)
         square = here.square(total, chi2.conditional / s.square())
-        rms, exact = (mass @ square).sqrt(), torch.zeros(len(sizes), dtype=torch.float64)
+        method = "exact (Laplace quadrature, weighted chi-square average over queries)"
+        rms = ErrorCurve(tuple(sizes), (mass @ square).sqrt(), method=method, scale=scale)
         if aligned:
-            method = "exact (Laplace quadrature, weighted chi-square average over queries)"
-            return Curve(tuple(sizes), rms, mass @ square.sqrt(), scale, method, torch.stack([exact, exact]))
+            return Averages(rms, replace(rms, error=mass @ square.sqrt(), statistic="mean_rms"))
         roots, error = _quasi_random(len(b), spread_and_share, here, total)[2:]
-        method = "exact rms (Laplace quadrature, weighted chi-square average); mean_rms over " + QUASI
-        return Curve(tuple(sizes), rms, roots, scale, method, torch.stack([exact, error]))
+        method = "exact at each query (Laplace quadrature), averaged over " + QUASI
+        return Averages(rms, ErrorCurve(tuple(sizes), roots, error, "mean_rms", method, scale=scale))
 
     return at
 
 
-def _without_scores(values: Tensor, sizes: list[int]) -> Curve:
+def _without_scores(values: Tensor, sizes: list[int]) -> Averages:
     flat = (values.square().sum() / torch.tensor(sizes, dtype=torch.float64)).sqrt()
-    zero = torch.zeros(2, len(sizes), dtype=torch.float64)
-    return Curve(tuple(sizes), flat, flat, 0.0, "exact (all scores are zero: plain averages)", zero)
+    return _averages(sizes, (flat, flat), (None, None), 0.0, "exact (all scores are zero: plain averages)")
+
+
+def _averages(
+    sizes: list[int],
+    averages: tuple[Tensor, Tensor],
+    standard_errors: tuple[Tensor | None, Tensor | None],
+    scale: float,
+    method: str,
+) -> Averages:
+    """The mean of squares (as its root) and the mean of roots."""
+    return Averages(
+        *(
+            ErrorCurve(tuple(sizes), value, error, statistic, method, scale=scale)
+            for value, error, statistic in zip(averages, standard_errors, Averages._fields, strict=True)
+        )
+    )
 
 
 def _panels(b: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,7 +186,7 @@ def _panels(b: Tensor) -> tuple[Tensor, Tensor]:
     return (start + size * (nodes + 1) / 2).flatten(), (size * weights / 2).flatten()
 
 
-def _sphere(head: Head, law: Sphere, n_max: int) -> Callable[[list[int]], Curve]:
+def _sphere(head: Head, law: Sphere, n_max: int) -> Callable[[list[int]], Averages]:
     """s = R‖Ax‖ and ‖V â‖², with quasi-random x: no closed density, but a table of exact errors in s."""
     A, total = head.A.double(), head.V.double().square().sum()
     top = law.radius**2 * float(torch.linalg.matrix_norm(A, 2))
@@ -217,13 +199,15 @@ def _sphere(head: Head, law: Sphere, n_max: int) -> Callable[[list[int]], Curve]
         unit = torch.nn.functional.normalize(a, dim=-1).to(head.factors.right)
         return law.radius * a.norm(dim=-1), head.read_linear(unit).double().square().sum(-1)
 
-    def at(sizes: list[int]) -> Curve:
+    def at(sizes: list[int]) -> Averages:
         square, square_error, roots, root_error = _quasi_random(
             law.dim, spread_and_share, table(sizes), total
         )
-        errors = law.radius * torch.stack([square_error / (2 * square.sqrt()), root_error])
+        rms, R = square.sqrt(), law.radius
         method = "exact at each query (Laplace quadrature), averaged over " + QUASI
-        return Curve(tuple(sizes), law.radius * square.sqrt(), law.radius * roots, scale, method, errors)
+        return _averages(
+            sizes, (R * rms, R * roots), (R * square_error / (2 * rms), R * root_error), scale, method
+        )
 
     return at
 
@@ -243,17 +227,17 @@ def _quasi_random(
     return square.mean(0), square.std(0) / count, root.mean(0), root.std(0) / count
 
 
-def _sampled(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Curve]:
+def _sampled(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Averages]:
     """Exact at each of a fixed set of random queries; only the average over queries is sampled."""
     x = law.sample(QUERIES, generator=QUERY_SEED).tokens
     prepared = prepare(head, law, x, n_max)
     scale = float(head(law)(x).double().square().sum(-1).mean().sqrt())
 
-    def at(sizes: list[int]) -> Curve:
+    def at(sizes: list[int]) -> Averages:
         square = prepared.moments(torch.tensor([sizes], dtype=torch.float64, device=x.device))[0]
         root, rms = square.sqrt(), square.mean(0).sqrt()
-        error = torch.stack([square.std(0) / (2 * rms), root.std(0)]) / QUERIES**0.5
+        errors = (square.std(0) / (2 * rms) / QUERIES**0.5, root.std(0) / QUERIES**0.5)
         method = f"{prepared.method}, averaged over {QUERIES} random queries"
-        return Curve(tuple(sizes), rms, root.mean(0), scale, method, error)
+        return _averages(sizes, (rms, root.mean(0)), errors, scale, method)
 
     return at

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Sampling
+from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.exact.prepare import MOST_TOKENS, Scheme, Weight, prepare
+from attnlimit.exact.prepare import MOST_TOKENS, PLAIN, prepare
 from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from attnlimit.rates.error_curve import ErrorCurve
 
 
-@dataclass(frozen=True, eq=False)
-class ExactError:
+@dataclass(frozen=True, eq=False, repr=False)
+class ExactError(Drawn):
     """E‖Γ_n(x) − Γ(x)‖² for each query and n, without Monte Carlo. The mean (not square) error has no such
     formula: use measure_convergence for it."""
 
@@ -32,21 +30,11 @@ class ExactError:
     mean_square: Float[Tensor, "*heads queries n"]
     bias_square: Float[Tensor, "*heads queries n"]
     """‖E Γ_n − Γ‖²."""
-    outputs: Callable[[], Float[Tensor, "*heads queries p"]]
-    """Computes Γ(x)."""
+    limit_square: Float[Tensor, "*heads queries"]
+    """‖Γ(x)‖², for relative errors."""
     method: str
-    halved: Callable[[], float] | None = None
-    """Computes `bin_error`."""
-
-    @cached_property
-    def limit_square(self) -> Float[Tensor, "*heads queries"]:
-        """‖Γ(x)‖², for relative errors."""
-        return self.outputs().double().square().sum(-1)
-
-    @cached_property
-    def bin_error(self) -> float | None:
-        """Largest relative effect on the error of halving the number of bins, over some queries (None: no bins)."""
-        return None if self.halved is None else self.halved()
+    bin_error: float | None = None
+    """Largest relative effect on the error of halving the number of bins, over some queries (None: no bins)."""
 
     @property
     def variance(self) -> Float[Tensor, "*heads queries n"]:
@@ -58,9 +46,19 @@ class ExactError:
         """√E‖Γ_n − Γ‖²."""
         return self.mean_square.sqrt()
 
-    def plot(self) -> Figure:
-        """The rms error of each query against n, on logarithmic axes."""
-        return import_module("attnlimit.report.exact_error").exact_error_figure(self)  # a layer above
+    def curve(self) -> ErrorCurve:
+        """The root of the mean square over the queries."""
+        if self.mean_square.ndim != 2:
+            raise InputError("A curve is of one head: use head.each().")
+        scale = float(self.limit_square.mean().sqrt())
+        square = self.mean_square.mean(0)
+        return ErrorCurve(
+            tuple(sorted(set(self.n))), self._once(square).sqrt(), method=self.method, scale=scale
+        )
+
+    def _once(self, values: Float[Tensor, " n"]) -> Float[Tensor, " k"]:
+        """In the order of increasing n, each once."""
+        return torch.stack([values[self.n.index(n)] for n in sorted(set(self.n))])
 
     def __repr__(self) -> str:
         return (
@@ -80,20 +78,17 @@ def exact_error(
     n: int | Sequence[int],
     queries: Array,
     *,
-    kept: Kept | None = None,
+    sampling: Sampling = PLAIN,
     positions: Sequence[int] | Tensor | None = None,
-    scheme: Scheme = "iid",
-    sampled_weight: Weight = 1,
     binned: bool | None = None,
 ) -> ExactError:
     """E‖Γ_n(x) − Γ(x)‖² = ∫ t {n E[w²‖u‖²e^{−tw}]φ^{n−1} + n(n−1)‖E[w u e^{−tw}]‖²φ^{n−2}} dt, for each query and n.
 
     Laws with a projected form (Gaussian, Sphere, Ball, Box and Rademacher along an axis, mixtures of these) are
-    exact to quadrature precision for n up to 10^12. A population (Empirical) is subsampled: `scheme="iid"` draws n
-    keys with replacement, "bernoulli" keeps each key with probability n over their number. `kept` keys are always
-    there (`positions`: the queries' own places among the keys); with `sampled_weight="importance"` the sampled ones
-    stand for all the others. Populations of more than 2,048 tokens are binned by score unless `binned` says
-    otherwise; `bin_error` tells what this does.
+    exact to quadrature precision for n up to 10^12. Of a population (Empirical) n keys are drawn as `sampling` says:
+    independent ones unless told, different ones, or by coins; beside those it keeps (`positions`: the queries' own places
+    among the keys); each as it is, or for all the rest. Populations of more than 2,048 tokens are binned by score unless
+    `binned` says otherwise; `bin_error` tells what this does.
 
     >>> from attnlimit import Gaussian, Head, exact_error
     >>> result = exact_error(Head([[2.0]]), Gaussian(dim=1), n=[10, 10**9], queries=[[1.0]])
@@ -106,53 +101,34 @@ def exact_error(
         raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
     x = head.checked(queries).reshape(-1, head.query_dim)
     if head.heads:
-        return _stack(
-            lambda: head(measure)(x),
-            [
-                exact_error(
-                    one,
-                    measure,
-                    n,
-                    x,
-                    kept=kept,
-                    positions=positions,
-                    scheme=scheme,
-                    sampled_weight=sampled_weight,
-                    binned=binned,
-                )
-                for one in head.each()
-            ],
-            head.heads,
+        one = partial(
+            exact_error,
+            measure=measure,
+            n=n,
+            queries=x,
+            sampling=sampling,
+            positions=positions,
+            binned=binned,
         )
-    prepared = prepare(
-        head,
-        measure,
-        x,
-        max(sizes),
-        kept=kept,
-        positions=positions,
-        scheme=scheme,
-        sampled_weight=sampled_weight,
-        binned=binned,
-    )
+        return _stack([one(each) for each in head.each()], head.heads)
+    prepared = prepare(head, measure, x, max(sizes), sampling, positions=positions, binned=binned)
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
     square, bias = prepared.moments(many)
-
-    def halved(coarser: Callable[[Tensor], Tensor]) -> float:
-        few = square[: prepared.checked_rows]
-        return float(((coarser(many) - few).abs() / few.clamp_min(1e-300)).max())
-
-    check = None if prepared.coarser is None else partial(halved, prepared.coarser)
     return ExactError(
-        tuple(sizes), square, bias.square().sum(-1), lambda: head(measure)(x), prepared.method, check
+        tuple(sizes),
+        square,
+        bias.square().sum(-1),
+        head(measure)(x).double().square().sum(-1),
+        prepared.method,
+        prepared.bin_error(many, square),
     )
 
 
-def _stack(outputs: Callable[[], Tensor], each: list[ExactError], heads: torch.Size) -> ExactError:
-    square, bias = (
+def _stack(each: list[ExactError], heads: torch.Size) -> ExactError:
+    first = each[0]
+    square, bias, limit = (
         torch.stack([getattr(one, name) for one in each]).unflatten(0, heads)
-        for name in ("mean_square", "bias_square")
+        for name in ("mean_square", "bias_square", "limit_square")
     )
-    checks = [one.halved for one in each if one.halved is not None]
-    halved = (lambda: max(check() for check in checks)) if checks else None
-    return ExactError(each[0].n, square, bias, outputs, each[0].method, halved)
+    checks = [one.bin_error for one in each if one.bin_error is not None]
+    return ExactError(first.n, square, bias, limit, first.method, max(checks) if checks else None)

@@ -1,6 +1,8 @@
-"""Score atoms of a population of tokens, binned by score so that a whole curve costs about one attention pass."""
+"""What queries see of a population of keys, and its score atoms, binned so that a whole curve costs about one pass."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,60 +18,82 @@ BINNED_STEP = 1.25
 """A coarser τ-grid, good to 1e-6, is enough beside the bins."""
 
 
-def score_atoms(
-    scores: Float[Tensor, "m n"],
-    values: Float[Tensor, "n p"],
-    mass: Float[Tensor, " n"],
-    *,
-    kept: Bool[Tensor, "m n"] | None = None,
-    hidden: Bool[Tensor, "m n"] | None = None,
-    sink: Float[Tensor, " m"] | None = None,
-    binned: bool = True,
-    coarser: int = 1,
-) -> tuple[Atoms, KeptSet | None]:
-    """Atoms of the keys that a query samples, and the set of those it always keeps.
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What m queries see of n keys, whatever made the scores."""
 
-    `hidden` keys are not there at all; `sink` is the score of a key without value. `coarser` widens the bins.
-    """
-    centre = values.mean(0)
-    values = values - centre  # errors are differences: centring only saves digits
-    seen = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
-    limit = _limit(seen, values, -centre, mass, sink)
-    kept_set = None
-    if kept is not None or sink is not None:
-        kept_set = _kept_set(seen, values, -centre, limit, kept, sink)
-    skipped = kept if hidden is None else hidden if kept is None else hidden | kept
-    if binned:
-        return _bins(seen, values, limit, mass, skipped, coarser), kept_set
-    log_mass = mass.log().expand_as(scores)
-    if skipped is not None:
-        log_mass = log_mass.masked_fill(skipped, -torch.inf)
-    flat = scores if hidden is None else scores.masked_fill(hidden, 0.0)
-    atoms = Atoms(flat, log_mass.log_softmax(1), values[None], values.new_zeros(1, len(values)), limit)
-    return atoms.double(), kept_set
+    scores: Float[Tensor, "m n"]
+    values: Float[Tensor, "n p"]
+    hidden: Bool[Tensor, "m n"] | None = None
+    """Keys that are not there for a query."""
+    sink: Float[Tensor, " m"] | None = None
+    """Score of a key without value, which every query keeps."""
+    mass: Float[Tensor, " n"] | None = None
+    """Probability of each key (None: all alike)."""
+    kept: Bool[Tensor, "m n"] | None = None
+    """Keys that are kept besides those that a sampling keeps, chosen by whatever means."""
 
+    @property
+    def probability(self) -> Float[Tensor, " n"]:
+        n = len(self.values)
+        return self.scores.new_full((n,), 1 / n) if self.mass is None else self.mass
 
-def _limit(seen: Tensor, values: Tensor, nothing: Tensor, mass: Tensor, sink: Tensor | None) -> Tensor:
-    """Γ: softmax over all that is seen, the sink's value being `nothing`."""
-    scores = seen if bool((mass == mass[0]).all()) else seen + mass.log() - mass.mean().log()
-    if sink is None:
-        return scores.softmax(1) @ values
-    p = torch.cat([scores, sink[:, None]], 1).softmax(1)
-    return p[:, :-1] @ values + p[:, -1:] * nothing
+    def __getitem__(self, rows: slice | Tensor) -> Seen:
+        """Some of the queries."""
+        hidden, sink, kept = (
+            None if part is None else part[rows] for part in (self.hidden, self.sink, self.kept)
+        )
+        return Seen(self.scores[rows], self.values, hidden, sink, self.mass, kept)
 
+    def __len__(self) -> int:
+        return len(self.scores)
 
-def _kept_set(
-    seen: Tensor, values: Tensor, nothing: Tensor, limit: Tensor, kept: Tensor | None, sink: Tensor | None
-) -> KeptSet:
-    inside = torch.full_like(seen, -torch.inf) if kept is None else seen.masked_fill(~kept, -torch.inf)
-    if sink is not None:
-        inside = torch.cat([inside, sink[:, None]], 1)
-        values = torch.cat([values, nothing[None]])
-    inside = inside.double()
-    log_weight = torch.logsumexp(inside, 1)
-    empty = log_weight == -torch.inf
-    share = torch.exp(inside - log_weight.masked_fill(empty, 0.0)[:, None])
-    return KeptSet(log_weight, (share @ values.double() - limit.double()).masked_fill(empty[:, None], 0.0))
+    def atoms(
+        self, kept: Bool[Tensor, "m n"] | None, *, binned: bool = True, coarser: int = 1
+    ) -> tuple[Atoms, KeptSet | None]:
+        """Atoms of the keys that a query draws from, with values relative to their mean, and the set of those it always
+        keeps. `coarser` widens the bins."""
+        centre = self.values.mean(0)
+        values = self.values - centre  # errors are differences: centring only saves digits
+        scores = self.scores if self.hidden is None else self.scores.masked_fill(self.hidden, -torch.inf)
+        limit = self._limit(scores, values, -centre)
+        kept_set = None
+        if kept is not None or self.sink is not None:
+            kept_set = self._kept_set(scores, values, -centre, limit, kept)
+        skipped = kept if self.hidden is None else self.hidden if kept is None else self.hidden | kept
+        if binned:
+            return _bins(scores, values, limit, self.probability, skipped, coarser), kept_set
+        log_mass = self.probability.log().expand_as(scores)
+        if skipped is not None:
+            log_mass = log_mass.masked_fill(skipped, -torch.inf)
+        flat = scores if self.hidden is None else scores.masked_fill(self.hidden, 0.0)
+        atoms = Atoms(flat, log_mass.log_softmax(1), values[None], values.new_zeros(1, len(values)), limit)
+        return atoms.double(), kept_set
+
+    def _limit(self, scores: Tensor, values: Tensor, nothing: Tensor) -> Tensor:
+        """Γ: softmax over all that is seen, the sink's value being `nothing`."""
+        if self.mass is not None and not bool((self.mass == self.mass[0]).all()):
+            scores = scores + self.mass.log() - self.mass.mean().log()
+        if self.sink is None:
+            return scores.softmax(1) @ values
+        p = torch.cat([scores, self.sink[:, None]], 1).softmax(1)
+        return p[:, :-1] @ values + p[:, -1:] * nothing
+
+    def _kept_set(
+        self, scores: Tensor, values: Tensor, nothing: Tensor, limit: Tensor, kept: Tensor | None
+    ) -> KeptSet:
+        inside = (
+            torch.full_like(scores, -torch.inf) if kept is None else scores.masked_fill(~kept, -torch.inf)
+        )
+        if self.sink is not None:
+            inside = torch.cat([inside, self.sink[:, None]], 1)
+            values = torch.cat([values, nothing[None]])
+        inside = inside.double()
+        log_weight = torch.logsumexp(inside, 1)
+        empty = log_weight == -torch.inf
+        share = torch.exp(inside - log_weight.masked_fill(empty, 0.0)[:, None])
+        error = (share @ values.double() - limit.double()).masked_fill(empty[:, None], 0.0)
+        return KeptSet(log_weight, error)
 
 
 def _bins(

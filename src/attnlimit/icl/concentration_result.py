@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnlimit.errors import InputError
-from attnlimit.exact import Curve
-from attnlimit.rates import PowerFit, fit_power
+from attnlimit.rates import ErrorCurve, PowerFit, fit_power
 from attnlimit.sampling import Convergence
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ class Concentration:
     lengths: tuple[int, ...]
     errors: Mapping[str, Convergence]
     """Rows, one a replicate, and curves with standard errors."""
-    exact: Curve | None
+    exact: ErrorCurve | None
     """The exact error of the outputs, to lay beside errors["output"].rms."""
     prompt_law: str
     query_law: str

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
 
 from attnlimit.attention import Head
 from attnlimit.errors import NotKnown
-from attnlimit.exact import Curve, curve, exact_error
+from attnlimit.exact import curve, exact_error
 from attnlimit.measures import Measure
+from attnlimit.rates import ErrorCurve
 
 POPULATION, QUERIES, SEED = 2**16, 128, 2512_11787
 
 
 def exact_outputs(
     head: Head, law: Measure, lengths: tuple[int, ...], queries: Measure | None = None
-) -> Curve:
+) -> ErrorCurve:
     """(E_x E‖Γ_L − Γ‖²)^{1/2} without sampled prompts. Queries of the prompt law are averaged as in `curve`, others over 128
     of them. Laws without a projected form (Box and Rademacher off the axes) are stood for by 65,536 of their tokens."""
     try:
@@ -27,12 +28,10 @@ def exact_outputs(
         return _averaged(head, population, lengths, law if queries is None else queries, words)
 
 
-def _averaged(head: Head, law: Measure, lengths: tuple[int, ...], queries: Measure, words: str) -> Curve:
+def _averaged(head: Head, law: Measure, lengths: tuple[int, ...], queries: Measure, words: str) -> ErrorCurve:
     x = queries.sample(QUERIES, generator=SEED + 1).tokens
     result = exact_error(head, law, lengths, x)
-    square, root = result.mean_square, result.rms
-    rms = square.mean(0).sqrt()
-    error = torch.stack([square.std(0) / (2 * rms), root.std(0)]) / QUERIES**0.5
-    scale = float(result.limit_square.mean().sqrt())
+    found = result.curve()
+    error = result.mean_square.std(0) / (2 * found.error) / QUERIES**0.5
     method = f"{result.method}{words}, averaged over {QUERIES} random queries"
-    return Curve(lengths, rms, root.mean(0), scale, method, error)
+    return replace(found, standard_error=error, method=method)

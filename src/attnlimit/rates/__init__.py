@@ -1,6 +1,7 @@
 """How fast n-token attention approaches its limit: the horizon, the exponents, and fits to measured curves."""
 
 from attnlimit.rates.choice import Choice, choose
+from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.rates.exponents import Rates, exponents, rates
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power
 from attnlimit.rates.horizon import horizon
@@ -8,6 +9,7 @@ from attnlimit.rates.local import local_slopes
 
 __all__ = [
     "Choice",
+    "ErrorCurve",
     "LogFit",
     "PowerFit",
     "Rates",

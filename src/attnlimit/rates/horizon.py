@@ -35,7 +35,7 @@ def horizon(
     λ_max((RΣRᵀ)(LᵀΣL)), of size r × r, and no d × d matrix is made unless the law itself holds one.
 
     >>> from attnlimit import Gaussian
-    >>> horizon(Head([[2.0, 0.0], [0.0, 3.0]]), Gaussian(cov=[0.5, 0.1]))
+    >>> round(horizon(Head([[2.0, 0.0], [0.0, 3.0]]), Gaussian(cov=[0.5, 0.1])), 12)
     1.0
     """
     if kind not in KINDS:

@@ -35,7 +35,7 @@ def concentration_figure(found: Concentration) -> Figure:
         spread = 1.96 * errors.rms_standard_error
         ax.errorbar(n, errors.rms, yerr=spread, fmt="o", color=colour, markersize=4, capsize=3, label=label)
     if found.exact is not None:
-        ax.plot(n, found.exact.rms, color=BLACK, linewidth=1.2, label="output, exact")
+        ax.plot(n, found.exact.error, color=BLACK, linewidth=1.2, label="output, exact")
     ax.set(xscale="log", yscale="log", xlabel="prompt length L (tokens)")
     ax.set_ylabel("rms error against the infinite prompt")
     queries = "" if found.query_law == found.prompt_law else f"; queries: {found.query_law}"

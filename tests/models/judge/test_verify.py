@@ -11,9 +11,11 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from attnlimit.designs import Different, Sampling
 from attnlimit.designs.kept import Kept
 from attnlimit.errors import InputError
-from attnlimit.exact.fixed_size import fixed_size_squares
+from attnlimit.exact.populations import Seen
+from attnlimit.exact.prepare import squares
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge.downstream import downstream_curve
 from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means, estimate
@@ -211,6 +213,9 @@ def test_head_errors_are_those_of_the_full_models_queries(gpt2, articles):
     torch.testing.assert_close(seen.head_square.sum(0), square, rtol=1e-4, atol=0)
 
 
+DIFFERENT = Sampling(draw=Different(), weight="rest")
+
+
 def exact_errors(loaded: Loaded, windows: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     """(Σ E‖Γ_n − Γ‖² / Σ ‖Γ‖²)^½ of every head with its own n, by the exact engine."""
     rows = measured_rows(loaded.tokenizer, windows.shape[1])
@@ -220,7 +225,9 @@ def exact_errors(loaded: Loaded, windows: torch.Tensor, n: torch.Tensor) -> torc
         for head in range(call.heads):
             scores, values = call.scores(0, head, rows), call.value[0, head]
             sums[1, call.layer, head] += (scores.softmax(1) @ values).double().square().sum()
-            sums[0, call.layer, head] += fixed_size_squares(scores, values, n[call.layer, head, None]).sum()
+            sums[0, call.layer, head] += squares(
+                Seen(scores, values), [int(n[call.layer, head])], DIFFERENT
+            ).sum()
 
     for row in windows:
         with torch.no_grad(), observe(loaded.model, exactly):

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.designs.kept import Kept
-from attnlimit.exact.fixed_size import fixed_size_squares
-from attnlimit.exact.prepare import BIN_ABOVE, QUERIES_AT_ONCE, prepare_scores
+from attnlimit.designs import Different, Independent, Kept, Sampling
+from attnlimit.exact.populations import Seen
+from attnlimit.exact.prepare import squares
 from attnlimit.rates import exponents
 
 POLICIES = {"sampled": Kept(), "kept": Kept(own=True, sinks=4, window=16, top=16)}
@@ -112,36 +112,27 @@ class Measured:
                 self.shares.setdefault(name, []).append(share)
         for name, kept in POLICIES.items():
             kept = _possible(kept, positions, ordered)
-            mask = None if kept == Kept() else kept.mask(scores, positions)
-            self.kept[name].append(torch.zeros_like(seen) if mask is None else (mask & ~hidden).sum(1))
-            self.squares[name].append(self._squares(scores, values, hidden, mask, sink))
+            self.kept[name].append((kept.mask(scores, positions) & ~hidden).sum(1))
+            self.squares[name].append(self._squares(scores, values, hidden, kept, positions, sink))
 
     def _squares(
         self,
         scores: Tensor,
         values: Tensor,
         hidden: Bool[Tensor, "m n"],
-        mask: Tensor | None,
+        kept: Kept,
+        positions: Tensor | None,
         sink: Tensor | None,
     ) -> Tensor:
         """Mean square error at each n, importance-weighted beside kept keys; zero where nothing is left."""
-        many = torch.tensor([self.n], dtype=torch.float64, device=scores.device)
-        result = torch.zeros(len(scores), len(self.n), dtype=torch.float64, device=scores.device)
-        left = ~hidden if mask is None else ~(hidden | mask)
-        some = left.any(1).nonzero()[:, 0]
-        for rows in some.split(QUERIES_AT_ONCE) if len(some) else ():
-            given: dict[str, Any] = {
-                "kept": None if mask is None else (mask & ~hidden)[rows],
-                "hidden": hidden[rows] if bool(hidden.any()) else None,
-                "sink": None if sink is None else sink.expand(len(rows)),
-                "binned": scores.shape[1] > BIN_ABOVE,
-            }
-            if self.different:
-                result[rows] = fixed_size_squares(scores[rows], values, many[0], **given)
-            else:
-                prepared = prepare_scores(scores[rows], values, max(self.n), importance=True, **given)
-                result[rows] = prepared.moments(many)[0]
-        return result
+        seen = Seen(
+            scores,
+            values,
+            hidden if bool(hidden.any()) else None,
+            None if sink is None else sink.expand(len(scores)),
+        )
+        draw = Different() if self.different else Independent()
+        return squares(seen, self.n, Sampling(draw=draw, kept=kept, weight="rest"), positions)
 
     def report(
         self,

@@ -57,7 +57,7 @@ def summary(what: Concentration, results: list[Result]) -> dict[str, Any]:
         exact = exact_outputs(head, law, tuple(record["n"]), None)
     except AttnlimitError:
         exact = None
-    record["exact_output_rms"] = None if exact is None else exact.rms.tolist()
+    record["exact_output_rms"] = None if exact is None else exact.error.tolist()
     return record
 
 

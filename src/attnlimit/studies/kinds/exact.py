@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attnlimit.exact import curve
+from attnlimit.exact.curve import query_average
 from attnlimit.studies.kinds import Column, Kind, Result
 from attnlimit.studies.kinds.setting import Setting
 
@@ -16,7 +16,14 @@ class Exact(Setting):
 
 def run(what: Exact, replicates: int, seed: int) -> Result:
     head, law = what.build()
-    return curve(head, law, what.n).to_dict()
+    rms, mean_rms = query_average(head, law, max(what.n))(what.n)
+    slopes = {"local_slope": rms.local_slopes().tolist(), "scale": rms.scale, "method": rms.method}
+    both = {one.statistic: one.error.tolist() for one in (rms, mean_rms)}
+    errors = {
+        one.statistic: [0.0] * len(what.n) if one.standard_error is None else one.standard_error.tolist()
+        for one in (rms, mean_rms)
+    }
+    return {"n": list(what.n), **both, **slopes, "standard_error": errors}
 
 
 def rows(result: Result) -> Iterator[tuple[Any, ...]]:

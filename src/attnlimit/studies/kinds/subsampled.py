@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnlimit.exact.fixed_size import fixed_size_squares
-from attnlimit.exact.prepare import prepare_scores
+from attnlimit.designs import Coins, Different, Independent, Kept, Sampling
+from attnlimit.exact.populations import Seen
+from attnlimit.exact.prepare import prepare_seen
 
 AT_ONCE = 2**22
 """Weights of the largest block of replicates."""
@@ -114,15 +115,14 @@ def _ratio(sums: Float[Tensor, "*b d1"]) -> Float[Tensor, "*b d"]:
 def exact_squares(passage: Passage, policy: str, n: Sequence[int], window: int) -> Float[Tensor, "m n"]:
     """E‖Γ_n − Γ‖² of each query: exact for independent keys, the fixed-size formula for different ones, and for the
     plain window keys that are each drawn with probability r/(N − |S|)."""
-    scores, values = passage.scores.double(), passage.values.double()
-    sizes = torch.tensor(n, dtype=torch.float64)
-    binned = scores.shape[1] > BIN_ABOVE
-    if policy == "without-replacement":
-        return fixed_size_squares(scores, values, sizes, binned=binned)
-    if policy == "iid":
-        return prepare_scores(scores, values, n[-1], binned=binned).moments(sizes[None])[0]
-    kept, drawn = passage.near(window), sizes - window
-    if policy == "window-importance":
-        return fixed_size_squares(scores, values, drawn, kept=kept, binned=binned)
-    ready = prepare_scores(scores, values, n[-1] - window, kept=kept, scheme="bernoulli", binned=binned)
-    return ready.moments(drawn[None])[0]
+    seen = Seen(passage.scores.double(), passage.values.double())
+    ways = {
+        "iid": Sampling(draw=Independent()),
+        "without-replacement": Sampling(draw=Different(), weight="rest"),
+        "window": Sampling(draw=Coins(), kept=Kept(around=window)),
+        "window-importance": Sampling(draw=Different(), kept=Kept(around=window), weight="rest"),
+    }
+    drawn = torch.tensor([n], dtype=torch.float64) - (window if policy.startswith("window") else 0)
+    binned = passage.scores.shape[1] > BIN_ABOVE
+    ready = prepare_seen(seen, int(drawn.max()), ways[policy], positions=passage.positions, binned=binned)
+    return ready.moments(drawn)[0]

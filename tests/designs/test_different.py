@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnlimit.designs import Coins, Different, Independent, Sampling
 from attnlimit.errors import InputError
-from attnlimit.exact.fixed_size import fixed_size_squares
-from attnlimit.exact.prepare import prepare_scores
+from attnlimit.exact.populations import Seen
+from attnlimit.exact.prepare import prepare_seen
 
 
 def head(seed: int, keys: int, spread: float, top: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -19,6 +20,12 @@ def head(seed: int, keys: int, spread: float, top: int) -> tuple[Tensor, Tensor,
     kept = torch.zeros(keys, dtype=torch.bool)
     kept[scores.topk(top).indices] = True
     return scores, torch.randn(keys, 4, generator=g, dtype=torch.float64), kept
+
+
+def squares(scores, values, n, draw=Different(), **given) -> Tensor:  # noqa: B008
+    plan = Sampling(draw=draw, weight="rest")
+    ready = prepare_seen(Seen(scores, values, **given), int(n.max()), plan, binned=False)
+    return ready.moments(n.double()[None])[0]
 
 
 def errors_of(sets: Tensor, scores: Tensor, values: Tensor, kept: Tensor) -> Tensor:
@@ -40,7 +47,7 @@ def test_against_all_sets_of_a_dozen_keys(spread, top):
     """The smallest populations are where the product of schemes is furthest off: within 4 % of the rms error."""
     scores, values, kept = head(1, 12 + top, spread, top)
     n = torch.arange(1, 12)
-    found = fixed_size_squares(scores[None], values, n, kept=kept[None] if top else None)[0].sqrt()
+    found = squares(scores[None], values, n, kept=kept[None] if top else None)[0].sqrt()
     expected = torch.tensor([enumerated(int(k), scores, values, kept) for k in n]).sqrt()
     assert float((found / expected - 1).abs().max()) < 0.04
 
@@ -52,7 +59,7 @@ def test_against_monte_carlo_of_a_context(spread, top):
     scores, values, kept = head(2, 400 + top, spread, top)
     n = torch.tensor([1, 3, 8, 40, 200, 360])
     given = {"kept": kept[None] if top else None}
-    found = fixed_size_squares(scores[None], values, n, **given)[0]
+    found = squares(scores[None], values, n, **given)[0]
     g = torch.Generator().manual_seed(3)
     rest = (~kept).nonzero()[:, 0]
     for k, square in zip(n.tolist(), found.tolist(), strict=True):
@@ -61,15 +68,12 @@ def test_against_monte_carlo_of_a_context(spread, top):
         mean, standard_error = float(errors.mean()), float(errors.std()) / 12_000**0.5
         assert standard_error < 0.025 * mean or k == 1
         assert abs(square - mean) < 4 * standard_error
-    others = {
-        scheme: prepare_scores(
-            scores[None], values, 400, scheme=scheme, importance=True, binned=False, **given
-        ).moments(n.double()[None])[0][0]
-        for scheme in ("iid", "bernoulli")
-    }
-    assert float(others["iid"][4] / found[4]) > 1.3
+    independent, coins = (
+        squares(scores[None], values, n, draw, **given)[0] for draw in (Independent(), Coins())
+    )
+    assert float(independent[4] / found[4]) > 1.3
     if top == 0:
-        assert float(others["bernoulli"][0] / found[0]) < 0.75
+        assert float(coins[0] / found[0]) < 0.75
 
 
 def test_all_keys_have_no_error_and_hidden_ones_are_not_there():
@@ -77,14 +81,14 @@ def test_all_keys_have_no_error_and_hidden_ones_are_not_there():
     hidden = torch.zeros(2, 20, dtype=torch.bool)
     hidden[1, 10:] = True
     n = torch.tensor([5, 10, 20, 50])
-    found = fixed_size_squares(scores.expand(2, -1), values, n, hidden=hidden)
+    found = squares(scores.expand(2, -1), values, n, hidden=hidden)
     assert found[0, 2:].tolist() == [0, 0]
     assert found[1, 1:].tolist() == [0, 0, 0]
-    alone = fixed_size_squares(scores[None, :10], values[:10], n)
+    alone = squares(scores[None, :10], values[:10], n)
     assert float(found[1, 0]) == pytest.approx(float(alone[0, 0]), rel=1e-9)
 
 
 def test_nothing_left_is_refused():
     scores, values, _ = head(5, 4, 1.0, 0)
     with pytest.raises(InputError, match="nothing is left to sample"):
-        fixed_size_squares(scores[None], values, torch.tensor([1]), kept=torch.ones(1, 4, dtype=torch.bool))
+        squares(scores[None], values, torch.tensor([1]), kept=torch.ones(1, 4, dtype=torch.bool))

@@ -1,0 +1,58 @@
+"""What every way of drawing keys has: a sampler, and where it is known the exact error."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.errors import NotKnown
+from attnlimit.numerics.atoms import Atoms, KeptSet
+
+Moments: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(n (1 or m, k), how many keys each drawn one stands for (m, k)) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
+
+
+class Rest(NamedTuple):
+    """What is left to draw from once the kept keys are set aside, for each of m queries."""
+
+    atoms: Atoms
+    kept: KeptSet | None
+    number: Float[Tensor, "m 1"]
+    """How many keys; infinite for a law."""
+
+
+@dataclass(frozen=True)
+class Draw(ABC):
+    """A way of drawing n keys of a population. A new one is a file in this folder with a subclass: its name is then known
+    to studies, budgets and the command line."""
+
+    name: ClassVar[str]
+    """As studies and files write it."""
+    words: ClassVar[str]
+    """How the keys are told of: "independent keys"."""
+    repeats: ClassVar[bool] = False
+    """Whether a key may come twice, so that n may exceed their number."""
+    nested: ClassVar[bool] = True
+    """Whether the keys for a smaller n come first in those for a larger one."""
+
+    @abstractmethod
+    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+        """The places of the keys for every n, n increasing."""
+
+    def exact(self, rest: Rest, n_max: int) -> Moments:
+        """The moments of the error as functions of n, for all n up to n_max."""
+        raise NotKnown(
+            f"The error of {self.words} is not known exactly: use measure_convergence (Monte Carlo) with this sampling, or "
+            "draw independent or different keys."
+        )
+
+
+def uniform(count: int, generator: torch.Generator) -> Float[Tensor, " count"]:
+    """Uniform numbers in [0, 1), in double precision."""
+    return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)

@@ -1,0 +1,28 @@
+"""One key of every stretch of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlimit.designs.draw import Draw, uniform
+
+
+@dataclass(frozen=True)
+class Strata(Draw):
+    """One random key in each of n strata of neighbours, whose sizes differ by at most one. Not nested."""
+
+    name, words, nested = "strata", "keys of n strata", False
+
+    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+        return [_one_per_stratum(population, size, generator) for size in n]
+
+
+def _one_per_stratum(population: int, size: int, generator: torch.Generator) -> Tensor:
+    edges = torch.arange(size + 1, device=generator.device) * population // size
+    width = edges.diff()
+    inside = (uniform(size, generator) * width).long()
+    return edges[:-1] + torch.minimum(inside, width - 1)

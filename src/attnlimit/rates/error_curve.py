@@ -1,0 +1,178 @@
+"""An error against the number of keys: one interpolation, one least n, one record."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.drawing import Drawn
+from attnlimit.errors import InputError
+from attnlimit.numerics.slopes import local_exponents
+from attnlimit.rates.fits import PowerFit, fit_power
+
+FIELDS = ("n", "error", "statistic", "method")
+OPTIONAL = ("standard_error", "keys", "full", "scale", "rows")
+ARRAYS = ("error", "standard_error", "keys", "rows")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ErrorCurve(Drawn):
+    """How far n keys are from all of them, at each n of a grid.
+
+    Between grid points the squared error is taken as a + b/n, as it is where the central limit theorem holds, with and
+    without replacement; a grid that starts at 0 (nothing drawn) is joined to its next point by a straight line.
+
+    >>> curve = ErrorCurve((1, 16), torch.tensor([1.0, 0.25]))
+    >>> curve.at(4), curve.least(0.5)
+    (0.5, 4)
+    """
+
+    n: tuple[int, ...]
+    error: Float[Tensor, " n"]
+    standard_error: Float[Tensor, " n"] | None = None
+    """None: the error has no noise."""
+    statistic: str = "rms"
+    """How errors are averaged: "rms" is (E‖Γ_n − Γ‖²)^{1/2} over keys and queries, "mean_rms" the mean over queries of
+    that over keys, "mean" E‖Γ_n − Γ‖."""
+    method: str = ""
+    """How it was got: exact, or Monte Carlo with so many replicates."""
+    keys: Float[Tensor, " n"] | None = None
+    """Keys that a query reads, kept and drawn, mean over queries (None: n)."""
+    full: int | None = None
+    """Number of drawn keys that are all there are, without error (None: no n is)."""
+    scale: float | None = None
+    """Size of the outputs in the unit of the error, for relative errors."""
+    rows: Float[Tensor, "replicates n"] | None = None
+    """The error of each replicate, for the interval of a fit."""
+
+    def __post_init__(self) -> None:
+        n = tuple(self.n)
+        if not n or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in n):
+            raise InputError(f"The n of a curve must be whole numbers of at least 0, got {self.n!r}.")
+        if any(after <= before for before, after in pairwise(n)):
+            raise InputError(f"The n of a curve must increase, got {list(n)}.")
+        object.__setattr__(self, "n", n)
+        for name in ("error", "standard_error", "keys"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _checked(value, n, name))
+        if self.rows is not None:
+            object.__setattr__(self, "rows", _numbers(self.rows, "rows"))
+
+    def at(self, n: int) -> float:
+        """The error at n: 0 where all keys are drawn, and past the grid what it is at its end."""
+        if self.full is not None and n >= self.full:
+            return 0.0
+        k = bisect_right(self.n, n) - 1
+        if k < 0:
+            raise InputError(f"The curve starts at n = {self.n[0]}: what it is at {n} is not known.")
+        if n == self.n[k]:
+            return float(self.error[k])
+        end = self._end(k)
+        if end is None:
+            return float(self.error[-1])
+        left, (right, last) = self.n[k], end
+        share = n / right if left == 0 else (1 / left - 1 / n) / (1 / left - 1 / right)
+        first = float(self.error[k]) ** 2
+        return math.sqrt(max(first + share * (last**2 - first), 0.0))
+
+    def least(self, error: float) -> int | None:
+        """The least n whose error is at most that; None where the curve never gets there."""
+        for k, here in enumerate(self.error.tolist()):
+            if here <= error:
+                return self.n[k]
+            end = self._end(k)
+            if end is None or end[1] > error:
+                continue
+            left, (right, last) = self.n[k], end
+            share = (here**2 - error**2) / (here**2 - last**2)
+            exact = share * right if left == 0 else 1 / (1 / left + share * (1 / right - 1 / left))
+            return min(right, max(left + 1, math.ceil(exact - 1e-9 * exact)))
+        return None
+
+    def _end(self, k: int) -> tuple[int, float] | None:
+        """Where the piece that starts at grid point k ends: the next point, or all keys after the last one."""
+        if k + 1 < len(self.n) and (self.full is None or self.n[k + 1] < self.full):
+            return self.n[k + 1], float(self.error[k + 1])
+        return None if self.full is None or self.full <= self.n[k] else (self.full, 0.0)
+
+    def keys_at(self, n: int) -> float:
+        """Keys that a query reads when n are drawn, mean over queries: a straight line between grid points."""
+        if self.keys is None:
+            return float(n)
+        k = min(max(bisect_right(self.n, n) - 1, 0), len(self.n) - 1)
+        if k + 1 == len(self.n):
+            return float(self.keys[k])
+        left, right = self.n[k], self.n[k + 1]
+        share = min(max((n - left) / (right - left), 0.0), 1.0)
+        return float(self.keys[k] + share * (self.keys[k + 1] - self.keys[k]))
+
+    @property
+    def relative(self) -> Float[Tensor, " n"]:
+        """The error relative to the size of the outputs."""
+        if self.scale is None:
+            raise InputError("This curve does not know the size of the outputs: relative to what?")
+        return self.error / self.scale
+
+    def local_slopes(self) -> Float[Tensor, " n"]:
+        """−d log error/d log n at each n, positive where the error falls: a property of these finite n, no asymptotic
+        exponent (`rates`); nan for a single n."""
+        return local_exponents(self.n, self.error)
+
+    def fit(self, **options: Any) -> PowerFit:
+        """C n^{−exponent} with an interval: from resampled replicates where there are some, else from the standard
+        errors or the residuals; `options` are those of `fit_power`."""
+        if self.rows is not None:
+            return fit_power(
+                self.n, self.rows, statistic="rms" if self.statistic == "rms" else "mean", **options
+            )
+        noisy = self.standard_error is not None and bool((self.standard_error > 0).all())
+        return fit_power(
+            self.n, self.error, standard_errors=self.standard_error if noisy else None, **options
+        )
+
+    def __repr__(self) -> str:
+        ends = f"{float(self.error[0]):.3g} … {float(self.error[-1]):.3g}"
+        return f"ErrorCurve({self.statistic}, n = {self.n[0]} … {self.n[-1]}, {ends}; {self.method})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words; what is not known is left out."""
+        known = [name for name in (*FIELDS, *OPTIONAL) if getattr(self, name) is not None]
+        return {name: _plain(getattr(self, name)) for name in known}
+
+    @classmethod
+    def from_dict(cls, record: object) -> ErrorCurve:
+        """From what `to_dict` gives, checked."""
+        if not isinstance(record, Mapping) or not set(FIELDS) <= set(record) <= {*FIELDS, *OPTIONAL}:
+            raise InputError(f"A curve has the fields {', '.join(FIELDS)}, got {record!r}.")
+        arrays = {name: _numbers(value, name) for name, value in record.items() if name in ARRAYS}
+        return cls(**{**record, **arrays, "n": tuple(record["n"])})
+
+
+def _checked(value: Any, n: Sequence[int], name: str) -> Float[Tensor, " n"]:
+    numbers = _numbers(value, name)
+    if numbers.shape != (len(n),):
+        raise InputError(f"A curve needs one {name} per n, got shape {tuple(numbers.shape)} for {len(n)} n.")
+    finite = numbers.isfinite() if name != "standard_error" else ~numbers.isnan()
+    if not bool((finite & (numbers >= 0)).all()):
+        raise InputError(f"{name} of a curve must be finite and at least 0, got {numbers.tolist()}.")
+    return numbers
+
+
+def _numbers(value: Any, name: str) -> Float[Tensor, "..."]:
+    try:
+        return torch.as_tensor(value, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise InputError(f"{name} of a curve must be numbers, got {value!r}.") from problem
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, Tensor) else list(value) if isinstance(value, tuple) else value

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnlimit import Gaussian, Head
-from attnlimit.sampling import measure_convergence
+from attnlimit.sampling import Own, measure_convergence
 from attnlimit.sampling.fitted import LEAST_REPLICATES
 from benchmarks._figures import figure
 from benchmarks._memory import HOW, peak_growth
@@ -113,8 +113,7 @@ class Ours:
             self.sizes,
             statistic=self.statistic,
             replicates=self.replicates,
-            queries=self.m,
-            self_attention=True,
+            queries=Own(self.m),
             generator=1000 + len(self.squares),
         )
         self.squares.append(curve.squares)

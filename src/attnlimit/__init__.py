@@ -51,7 +51,18 @@ from attnlimit.rates import (
     local_slopes,
     rates,
 )
-from attnlimit.sampling import Convergence, measure_convergence
+from attnlimit.sampling import (
+    Convergence,
+    Covariance,
+    Fresh,
+    Given,
+    Map,
+    Mean,
+    Moment,
+    Own,
+    Sup,
+    measure_convergence,
+)
 
 if TYPE_CHECKING:
     from attnlimit.models.analyse.analyze import analyze
@@ -69,12 +80,15 @@ __all__ = [
     "Budgets",
     "Coins",
     "Convergence",
+    "Covariance",
     "Different",
     "Empirical",
     "ErrorCurve",
     "ExactError",
+    "Fresh",
     "FromSampler",
     "Gaussian",
+    "Given",
     "Head",
     "HypothesisFailed",
     "Independent",
@@ -82,10 +96,14 @@ __all__ = [
     "Kept",
     "Laplace",
     "LimitDoesNotExist",
+    "Map",
+    "Mean",
     "Measure",
     "MissingExtra",
     "Mixture",
+    "Moment",
     "NotKnown",
+    "Own",
     "Prefix",
     "Rademacher",
     "RateNotResolved",
@@ -95,6 +113,7 @@ __all__ = [
     "Sphere",
     "Strata",
     "StudentT",
+    "Sup",
     "analyze",
     "best_kappa",
     "bounds",

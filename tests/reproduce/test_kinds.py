@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from attnlimit import Gaussian, measure_convergence, phase_diagram
+from attnlimit import Gaussian, Own, measure_convergence, phase_diagram
 from attnlimit.errors import InputError
 from attnlimit.studies import Study, estimate
 from attnlimit.studies.kinds import icl, kind
@@ -175,8 +175,7 @@ def test_both_moments_at_once_are_those_measured_one_at_a_time(replicates):
             what.n,
             statistic=name,
             replicates=replicates,
-            queries=32,
-            self_attention=True,
+            queries=Own(32),
             generator=3,
         )
         np.testing.assert_allclose(result[name], alone.squares, rtol=1e-9, atol=1e-15)

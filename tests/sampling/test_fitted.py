@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from attnlimit import Gaussian, Head, Sphere
+from attnlimit.designs import Sampling
 from attnlimit.sampling import measure_convergence, moments
-from attnlimit.sampling.checks import checked_plan
 from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import output_covariance
-from attnlimit.sampling.replicates import Plan, Sample
+from attnlimit.sampling.replicates import Sample
+from attnlimit.sampling.setup import Own, Setup, set_up
 
 
 def _normal(*shape: int, seed: int) -> Tensor:
@@ -24,8 +25,8 @@ LAW = Gaussian(mean=[0.3, -0.2, 0.1, 0.0], cov=0.2 * ROOT @ ROOT.T)
 HEAD = Head(0.3 * _normal(4, 4, seed=1), _normal(3, 4, seed=2))
 
 
-def _plan(n: list[int], law: Gaussian | Sphere = LAW, head: Head = HEAD) -> Plan:
-    return checked_plan(head, law, n, "mean", 16, "iid", self_attention=True, width=None, positions=None)
+def _plan(n: list[int], law: Gaussian | Sphere = LAW, head: Head = HEAD) -> Setup:
+    return set_up(head, law, n, Sampling(), Own(16))
 
 
 def _terms(tokens: Tensor, order: int) -> Tensor:
@@ -101,10 +102,10 @@ def test_it_narrows_the_curve_and_does_not_move_it(
 ) -> None:
     """The same 200 replicates with and without it: averages agree within 4 standard errors of the difference, and
     the variance falls."""
-    setting = {"statistic": statistic, "queries": 64, "self_attention": True, "replicates": 200}
+    setting = {"statistic": statistic, "queries": Own(64), "replicates": 200}
     head = HEAD.scaled(0.7)
     with_it = measure_convergence(head, LAW, [100, 400], generator=7, **setting)
-    monkeypatch.setattr(moments, "is_fitted", lambda plan, power: False)
+    monkeypatch.setattr(moments, "is_fitted", lambda setup, power: False)
     without = measure_convergence(head, LAW, [100, 400], generator=7, **setting)
     assert "own mean and covariance" in with_it.method
     assert "own mean and covariance" not in without.method

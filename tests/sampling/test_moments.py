@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from attnlimit import Box, Empirical, Gaussian, Head, Measure, Sphere
-from attnlimit.sampling import measure_convergence, replicates
-from attnlimit.sampling.checks import checked_plan
+from attnlimit.designs import Different, Sampling
+from attnlimit.sampling import Moment, Own, measure_convergence, replicates
 from attnlimit.sampling.moments import LimitAverages, MomentErrors, covariance_square, moment_square
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import output_covariance, output_moment
+from attnlimit.sampling.setup import set_up
 
 LAWS = {"gaussian": Gaussian(mean=[0.3, -0.2, 0.1], cov=[0.5, 1.0, 0.8]), "sphere": Sphere(3, 1.5)}
 
@@ -49,14 +50,13 @@ def _truth(law: Measure, head: Head) -> tuple[Tensor, Tensor]:
 def test_all_queries_give_the_brute_force_value_on_the_same_tokens(name: str, statistic: str) -> None:
     law, n = LAWS[name], [20, 90]
     order = 2 if statistic == "moment" else None
+    asked = statistic if order is None else Moment(order)
     curve = measure_convergence(
         HEAD,
         law,
         n,
-        statistic=statistic,
-        order=order,
-        queries=90,
-        self_attention=True,
+        statistic=asked,
+        queries=Own(90),
         replicates=2,
         generator=3,
     )
@@ -75,7 +75,7 @@ def test_on_average_over_the_choice_of_queries_nothing_changes(name: str, power:
     law, generator = LAWS[name], torch.Generator().manual_seed(5)
     tokens = law.sample(60, generator=generator).tokens
     y, g = HEAD(Empirical(tokens))(tokens), HEAD(law)(tokens)
-    plan = checked_plan(HEAD, law, [60], "mean", 12, "iid", self_attention=True, width=None, positions=None)
+    plan = set_up(HEAD, law, [60], Sampling(), Own(12))
     truth = MomentErrors(plan, power).truth
 
     def square(sample: replicates.Sample) -> float:
@@ -103,7 +103,7 @@ def test_agrees_with_brute_force_on_independent_draws(name: str, statistic: str)
     of the difference (false-alarm rate 6e-7)."""
     law, head = LAWS[name], MILD_HEAD
     curve = measure_convergence(
-        head, law, 150, statistic=statistic, queries=60, self_attention=True, replicates=400, generator=7
+        head, law, 150, statistic=statistic, queries=Own(60), replicates=400, generator=7
     )
     brute = torch.tensor([_brute_force(law, tokens, statistic, head) for tokens in _draws(name)])
     ours = curve.squares[:, 0]
@@ -135,7 +135,7 @@ def test_given_queries_are_compared_as_they_are(statistic: str) -> None:
 def test_fresh_queries_stand_for_infinitely_many(statistic: str) -> None:
     """One set of keys, 1500 draws of 16 fresh queries, against 200,000 queries: within 5 standard errors."""
     law, generator = LAWS["gaussian"], torch.Generator().manual_seed(11)
-    plan = checked_plan(HEAD, law, [50], "mean", 16, "iid", self_attention=False, width=None, positions=None)
+    plan = set_up(HEAD, law, [50], Sampling(), 16)
     (sample,) = replicates.replicate(plan, generator)
     assert sample.all_limits is None
     assert sample.rest == 1 / 16
@@ -174,8 +174,8 @@ def test_population_moments_are_those_of_all_outputs() -> None:
     third = output_moment(limit, population, Power(3), 10)
     torch.testing.assert_close(third.value.view(2, 2, 2), torch.einsum("ia,ib,ic->abc", y, y, y) / 70)
     curve = measure_convergence(
-        HEAD, population, [10, 70], statistic="covariance", policy="without-replacement", queries=70,
-        self_attention=True, replicates=3, generator=1,
+        HEAD, population, [10, 70], statistic="covariance", sampling=Sampling(draw=Different()), queries=Own(70),
+        replicates=3, generator=1,
     )  # fmt: skip
     assert float(curve.errors[:, 1].max()) < 1e-12  # all of the population is the population
     assert curve.reference == "outputs of the whole population of 70 keys"
@@ -194,7 +194,7 @@ def test_unknown_moments_come_from_a_seeded_average_with_its_error() -> None:
     """Box in one dimension, Γ(x) = coth(2x) − 1/(2x): fourth moment by quadrature, within 5 standard errors."""
     law, head = Box(1), Head([[2.0]])
     curve = measure_convergence(
-        head, law, [10], statistic="moment", order=4, self_attention=True, replicates=2, generator=0
+        head, law, [10], statistic=Moment(4), queries=Own(), replicates=2, generator=0
     )
     assert "seeded draws, standard error" in curve.reference
     error = float(curve.reference.rsplit(" ", 1)[1])
@@ -224,10 +224,8 @@ def test_large_moment_tensors_are_reduced_and_say_so() -> None:
         head,
         law,
         [20],
-        statistic="moment",
-        order=3,
-        queries=5,
-        self_attention=True,
+        statistic=Moment(3),
+        queries=Own(5),
         replicates=2,
         generator=0,
     )

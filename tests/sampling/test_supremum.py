@@ -7,15 +7,13 @@ import torch
 
 from attnlimit import Empirical, Gaussian, Head, Sphere
 from attnlimit.sampling import measure_convergence
-from attnlimit.sampling.supremum import random_starts, supremum
+from attnlimit.sampling.supremum import Sup, random_starts, supremum
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_dimension_against_a_grid(seed: int) -> None:
     law, head, radius = Gaussian(cov=1.0, dim=1), Head([[1.2]]), 1.5
-    curve = measure_convergence(
-        head, law, [15, 60], statistic="sup", radius=radius, replicates=2, generator=seed
-    )
+    curve = measure_convergence(head, law, [15, 60], statistic=Sup(radius), replicates=2, generator=seed)
     generator = torch.Generator().manual_seed(seed)
     random_starts(16, head, radius, generator)  # drawn first
     tokens = law.sample(60, generator=generator).tokens

@@ -31,7 +31,9 @@ from attnlimit.cli.common import (
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import PowerFit, Rates, rates
-from attnlimit.sampling import Convergence, measure_convergence
+from attnlimit.sampling import Convergence, Own, measure_convergence
+from attnlimit.sampling.measure import as_statistic
+from attnlimit.sampling.setup import MANY
 
 
 @guarded
@@ -69,17 +71,16 @@ def curve(
     if method == "exact":
         _exact(head, law, sizes, as_json, plot)
     elif method == "monte-carlo":
+        given = {"order": order, "radius": radius}
+        options = {name: value for name, value in given.items() if value is not None}
         with progress("replicates") as step:
             result = measure_convergence(
                 head,
                 law,
                 sizes,
-                statistic=statistic,
-                order=order,
-                radius=radius,
+                statistic=as_statistic({"name": statistic, **options}),
                 replicates=replicates,
-                queries=queries,
-                self_attention=self_attention,
+                queries=Own(queries or MANY) if self_attention else queries,
                 generator=seed,
                 progress=step,
             )

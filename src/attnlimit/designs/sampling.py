@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -15,7 +14,7 @@ from attnlimit.designs.kept import Kept
 from attnlimit.discover import subclasses
 from attnlimit.errors import InputError
 
-Weight = Literal["plain", "rest"]
+WEIGHTS = ("plain", "rest")
 
 
 def draws() -> dict[str, type[Draw]]:
@@ -36,7 +35,7 @@ class Sampling:
 
     draw: Draw = field(default_factory=Independent)
     kept: Kept = field(default_factory=Kept)
-    weight: Weight = "plain"
+    weight: str = "plain"
 
     def __post_init__(self) -> None:
         if not isinstance(self.draw, Draw):
@@ -44,7 +43,7 @@ class Sampling:
             raise InputError(f"draw must be a way of drawing keys, one of {names}; got {self.draw!r}.")
         if not isinstance(self.kept, Kept):
             raise InputError(f"kept must be Kept(own=…, sinks=…, window=…, top=…), got {self.kept!r}.")
-        if self.weight not in get_args(Weight):
+        if self.weight not in WEIGHTS:
             raise InputError(f"weight must be 'plain' or 'rest', got {self.weight!r}.")
 
     def stands_for(self, rest: Float[Tensor, "m 1"], n: Float[Tensor, "#m k"]) -> Float[Tensor, "m k"]:

@@ -1,7 +1,23 @@
-"""Monte Carlo where exactness ends: error curves from sampled tokens, and the policies that sample them."""
+"""Monte Carlo where exactness ends: error curves from sampled tokens."""
 
-from attnlimit.sampling import policies
 from attnlimit.sampling.convergence import Convergence
+from attnlimit.sampling.map_error import Map
 from attnlimit.sampling.measure import measure_convergence
+from attnlimit.sampling.moments import Covariance, Mean, Moment
+from attnlimit.sampling.setup import Fresh, Given, Own
+from attnlimit.sampling.statistic import Statistic
+from attnlimit.sampling.supremum import Sup
 
-__all__ = ["Convergence", "measure_convergence", "policies"]
+__all__ = [
+    "Convergence",
+    "Covariance",
+    "Fresh",
+    "Given",
+    "Map",
+    "Mean",
+    "Moment",
+    "Own",
+    "Statistic",
+    "Sup",
+    "measure_convergence",
+]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnlimit.drawing import Drawn
 from attnlimit.errors import NotKnown, RateNotResolved
-from attnlimit.rates import PowerFit, fit_power
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from attnlimit.rates import ErrorCurve, PowerFit
 
 _LEAST_ROWS = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Convergence:
+class Convergence(Drawn):
     """Errors of n tokens against the limit, for every replicate and n.
 
     Replicates are independent; the sizes within a replicate are not, since smaller sets of keys lie in
@@ -70,19 +67,32 @@ class Convergence:
         """By the delta method; infinite where the average square is not above 0."""
         return self.squares.std(0) / self.replicates**0.5 / (2 * self.rms)
 
-    def fit(self, statistic: Literal["mean", "rms"] | None = None, **options: Any) -> PowerFit:
-        """C n^{−exponent} through the curve `statistic` ("mean"; "rms" where norms are not known), with an
-        interval from resampling whole replicates: `options` are those of `attnlimit.rates.fit_power`.
+    def curve(self, statistic: Literal["mean", "rms"] | None = None) -> ErrorCurve:
+        """The errors as one curve ("mean"; "rms" where norms are not known), with the replicates for its fit.
 
-        Unbiased squares may be negative, and a curve of logarithms cannot be resampled through them: the rows
-        resampled are then averages of as few replicates as make them all positive.
+        Unbiased squares may be negative, and a curve of logarithms cannot be resampled through them: the rows are then
+        averages of as few replicates as make them all positive, if there are such.
         """
         statistic = statistic or ("rms" if self.norms is None else "mean")
         if statistic == "mean":
-            rows = self._known_norms()
-        else:
-            rows = (_positive_averages(self.squares) if self.norms is None else self.squares).sqrt()
-        return fit_power(self.n, rows, statistic=statistic, **options)
+            spread, rows = self.mean_standard_error, self._known_norms()
+            return ErrorCurve(self.n, self.mean, spread, statistic, self.method, rows=rows)
+        squares = self.squares if self.norms is not None else _positive_averages(self.squares)
+        spread = self.rms_standard_error.nan_to_num(torch.inf, posinf=torch.inf)
+        roots = None if squares is None else squares.sqrt()
+        return ErrorCurve(self.n, self.rms, spread, statistic, self.method, rows=roots)
+
+    def fit(self, statistic: Literal["mean", "rms"] | None = None, **options: Any) -> PowerFit:
+        """C n^{−exponent} through the curve `statistic`, with an interval from resampling whole replicates: `options` are
+        those of `attnlimit.rates.fit_power`."""
+        curve = self.curve(statistic)
+        if curve.rows is None:
+            raise RateNotResolved(
+                f"No rate can be fitted: averages of {self.replicates} unbiased squared errors, taken in {_LEAST_ROWS} "
+                "groups, are not all above 0, so the noise of the queries left out exceeds the error. Use more queries or "
+                "replicates."
+            )
+        return curve.fit(**options)
 
     def rows(self) -> list[dict[str, int | float]]:
         """One record for every replicate and n: replicate, n, error (a norm or an unbiased square)."""
@@ -112,10 +122,6 @@ class Convergence:
             "reference": self.reference,
         }
 
-    def plot(self) -> Figure:
-        """The curve with its standard errors, on logarithmic axes."""
-        return import_module("attnlimit.report.convergence").convergence_figure(self)  # a layer above
-
     def __repr__(self) -> str:
         return (
             f"Convergence({self.statistic}, n = {self.n[0]} … {self.n[-1]}, "
@@ -131,14 +137,11 @@ class Convergence:
         return self.norms
 
 
-def _positive_averages(squares: Float[Tensor, "replicates n"]) -> Float[Tensor, "rows n"]:
-    """The rows, averaged in groups as small as make every entry positive, at least five groups."""
+def _positive_averages(squares: Float[Tensor, "replicates n"]) -> Float[Tensor, "rows n"] | None:
+    """The rows, averaged in groups as small as make every entry positive; None if that leaves fewer than five."""
     for size in range(1, len(squares) // _LEAST_ROWS + 1):
         groups = squares.tensor_split(len(squares) // size)
         rows = torch.stack([group.mean(0) for group in groups])
         if bool((rows > 0).all()):
             return rows
-    raise RateNotResolved(
-        f"No rate can be fitted: averages of {len(squares)} unbiased squared errors, taken in {_LEAST_ROWS} groups, are not "
-        "all above 0, so the noise of the queries left out exceeds the error. Use more queries or replicates."
-    )
+    return None

@@ -21,28 +21,29 @@ from torch import Tensor
 from attnlimit.measures import Gaussian
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import Reference
-from attnlimit.sampling.replicates import Plan, Sample
+from attnlimit.sampling.replicates import Sample
+from attnlimit.sampling.setup import Setup
 
 LEAST_REPLICATES = 8
 """With fewer, what the control explains cannot be told from chance."""
 
 
-def is_fitted(plan: Plan, power: Power | None) -> bool:
+def is_fitted(setup: Setup, power: Power | None) -> bool:
     """Whether this serves: Gaussian tokens that are their own queries, mean or covariance (`power` None)."""
-    gaussian = isinstance(plan.law, Gaussian) and plan.self_attention and plan.limit.affine() is not None
+    gaussian = isinstance(setup.law, Gaussian) and setup.self_attention and setup.limit.affine() is not None
     return gaussian and (power is None or power.order == 1)
 
 
 class FittedGaussian:
     """What all replicates share: the law, the head, and E‖h‖² for the mean (`order` 1) or covariance (2)."""
 
-    def __init__(self, plan: Plan, order: int) -> None:
-        affine = plan.limit.affine()
+    def __init__(self, setup: Setup, order: int) -> None:
+        affine = setup.limit.affine()
         if affine is None:
-            raise TypeError(f"The limit over {plan.law!r} is not affine.")
-        head = plan.head
-        self.order, self.dim = order, plan.law.dim
-        self.mean, self.cov = plan.law.mean.double(), plan.law.covariance.double()
+            raise TypeError(f"The limit over {setup.law!r} is not affine.")
+        head = setup.head
+        self.order, self.dim = order, setup.law.dim
+        self.mean, self.cov = setup.law.mean.double(), setup.law.covariance.double()
         self.V, self.A, self.B = head.V.double(), head.A.double(), affine[0].double()
         self.Q = self.B @ self.cov @ self.A.T
         zero = head.factors.right.new_zeros(head.query_dim)

@@ -6,8 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
-from attnlimit.sampling.experiment import Experiment, Row
 from attnlimit.sampling.replicates import replicate
+from attnlimit.sampling.setup import Setup
+from attnlimit.sampling.statistic import Experiment, Row, Statistic
+
+
+@dataclass(frozen=True)
+class Map(Statistic):
+    """E_x‖Γ_n(x) − Γ(x)‖, and its square."""
+
+    name = "map"
+
+    def experiment(self, setup: Setup) -> Experiment:
+        return MapErrors(setup)
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,15 +27,15 @@ class MapErrors(Experiment):
 
     @property
     def method(self) -> str:
-        plan = self.plan
-        if plan.queries is not None:
-            return f"{self.drawn()}, {plan.m} given queries"
-        source = "of the n tokens" if plan.self_attention else "fresh"
-        return f"{self.drawn()}, m = {plan.m} {source} queries a replicate"
+        setup = self.setup
+        if setup.queries is not None:
+            return f"{self.drawn()}, {setup.m} given queries"
+        source = "of the n tokens" if setup.self_attention else "fresh"
+        return f"{self.drawn()}, m = {setup.m} {source} queries a replicate"
 
     def row(self, generator: torch.Generator) -> Row:
         squares, norms = [], []
-        for sample in replicate(self.plan, generator):
+        for sample in replicate(self.setup, generator):
             error = (sample.outputs - sample.limits).double().norm(dim=-1)
             squares.append(error.square().mean())
             norms.append(error.mean())

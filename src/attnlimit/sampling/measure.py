@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TypeAlias
 
 import torch
 
 from attnlimit.attention import Head
+from attnlimit.designs import Sampling
+from attnlimit.discover import subclasses
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count, as_generator, as_positive
+from attnlimit.inputs import as_count, as_generator
 from attnlimit.measures import Measure
-from attnlimit.sampling.checks import STATISTICS, checked_plan
 from attnlimit.sampling.convergence import Convergence
-from attnlimit.sampling.experiment import Experiment, Row
 from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
-from attnlimit.sampling.map_error import MapErrors
-from attnlimit.sampling.moments import MomentErrors
-from attnlimit.sampling.powers import Power
-from attnlimit.sampling.replicates import Plan
-from attnlimit.sampling.supremum import Suprema
+from attnlimit.sampling.setup import Queries, set_up
+from attnlimit.sampling.statistic import Experiment, Row, Statistic
 
+PLAIN = Sampling()
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with (replicates done, replicates in all)."""
 
@@ -30,34 +29,23 @@ def measure_convergence(
     law: Measure,
     n: object,
     *,
-    statistic: str = "map",
+    statistic: Statistic | str = "map",
+    sampling: Sampling = PLAIN,
+    queries: Queries = None,
     replicates: int = 32,
-    queries: Array | int | None = None,
     generator: torch.Generator | int = 0,
-    policy: str = "iid",
-    self_attention: bool = False,
-    order: int | None = None,
-    radius: float | None = None,
-    restarts: int = 16,
-    window: int | None = None,
-    positions: Array | None = None,
     progress: Progress | None = None,
 ) -> Convergence:
     """Errors of attention over n tokens against the limit: that of the law, or attention over a whole
     population (an Empirical).
 
     statistic
-        "map": E_x‖Γ_n(x) − Γ(x)‖, and its square. "mean", "covariance", "moment" (with `order` k: E Γ^{⊗k}):
-        Frobenius error of that moment of the output law, as unbiased squares. "sup": the largest
-        ‖Γ_n(x) − Γ(x)‖ over ‖x‖ ≤ `radius`, by gradient ascent from `restarts` starts, so a lower estimate.
+        "map" (the default), "mean", "covariance", or an object: `Map`, `Mean`, `Covariance`, `Moment(order)`, `Sup(radius)`.
+    sampling
+        Which n keys of a population a query reads beside those it keeps. A law's tokens are independent.
     queries
-        The queries themselves (m, d), or how many are drawn in each replicate (256 unless told).
-    self_attention
-        True: the n tokens are the queries, each among its own keys (Γ_{μ_n}#μ_n); `queries` of them are
-        evaluated for each n. False: queries are fresh draws of the law (Γ_{μ_n}#μ).
-    policy
-        How keys are drawn from a population, see `attnlimit.sampling.policies`. "window" takes `window` keys
-        around each query's position (drawn, or given as `positions` with the queries) and n − window others.
+        The queries themselves (m, d), or how many are drawn from the law in each replicate (256 unless told); `Own(m)`:
+        m of the n tokens themselves (self-attention); `Given(x, positions)`: with their places among the keys.
     progress
         Called with (done, all) after each replicate.
 
@@ -70,50 +58,41 @@ m = 256 fresh queries a replicate)
     count = as_count(replicates, "replicates")
     if count < 2:
         raise InputError(f"replicates must be at least 2, got {count}: standard errors are their spread.")
-    if statistic not in STATISTICS:
-        raise InputError(f"Unknown statistic {statistic!r}: use one of {', '.join(STATISTICS)}.")
-    plan = checked_plan(
-        head,
-        law,
-        n,
-        statistic,
-        queries,
-        policy,
-        self_attention=self_attention,
-        width=window,
-        positions=positions,
-    )
+    asked = as_statistic(statistic)
+    experiment = asked.experiment(set_up(head, law, n, sampling, queries))
     generator = as_generator(generator, law.device)
-    experiment = _experiment(plan, statistic, order, radius, restarts)
     rows = []
     for done in range(1, count + 1):
         rows.append(experiment.row(generator))
         if progress is not None:
             progress(done, count)
-    return _gathered(plan.n, statistic if order is None else f"moment {order}", experiment, rows)
+    return _gathered(str(asked), experiment, rows)
 
 
-def _experiment(
-    plan: Plan, statistic: str, order: int | None, radius: float | None, restarts: int
-) -> Experiment:
-    if (order is not None) != (statistic == "moment"):
-        raise InputError(f"statistic 'moment' and order= go together, got {statistic!r} and order={order!r}.")
-    if (radius is not None) != (statistic == "sup"):
+def statistics() -> dict[str, type[Statistic]]:
+    """All statistics, by name."""
+    found: list[type[Statistic]] = subclasses("attnlimit.sampling", Statistic)  # type: ignore[type-abstract]
+    return {one.name: one for one in found}
+
+
+def as_statistic(value: object) -> Statistic:
+    """A statistic from itself, its name, or its record {"name": "moment", "order": 3}."""
+    if isinstance(value, Statistic):
+        return value
+    options = dict(value) if isinstance(value, Mapping) else {"name": value}
+    kind = statistics().get(str(options.pop("name", None)))
+    if kind is None:
+        raise InputError(f"statistic must be one of {', '.join(statistics())}; got {value!r}.")
+    try:
+        return kind(**options)
+    except TypeError as problem:
+        needed = ", ".join(field.name for field in fields(kind))
         raise InputError(
-            f"statistic 'sup' and radius= go together (the supremum is over ‖x‖ ≤ radius), got {statistic!r} "
-            f"and radius={radius!r}."
-        )
-    if statistic == "map":
-        return MapErrors(plan)
-    if radius is not None:
-        return Suprema(plan, as_positive(radius, "radius"), as_count(restarts, "restarts"))
-    if statistic == "covariance":
-        return MomentErrors(plan, None)
-    k = 1 if order is None else as_count(order, "order")
-    return MomentErrors(plan, Power.that_fits(k, plan.head.V.shape[-2]))
+            f"The statistic {kind.name!r} is {kind.__name__}({needed}), got {options or 'nothing of it'}."
+        ) from problem
 
 
-def _gathered(n: tuple[int, ...], statistic: str, experiment: Experiment, rows: list[Row]) -> Convergence:
+def _gathered(statistic: str, experiment: Experiment, rows: list[Row]) -> Convergence:
     norms = [row.norms for row in rows if row.norms is not None]
     controls = [row.control for row in rows if row.control is not None]
     squares, method = torch.stack([row.squares for row in rows]), experiment.method
@@ -122,7 +101,7 @@ def _gathered(n: tuple[int, ...], statistic: str, experiment: Experiment, rows: 
         method += ", and the tokens' own mean and covariance"
     agreed = [row.agreed for row in rows if row.agreed is not None]
     return Convergence(
-        n=n,
+        n=experiment.setup.n,
         statistic=statistic,
         squares=squares,
         norms=torch.stack(norms) if len(norms) == len(rows) else None,

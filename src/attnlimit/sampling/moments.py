@@ -20,11 +20,57 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.sampling.experiment import Experiment, Row
+from attnlimit.errors import InputError
+from attnlimit.inputs import as_count
 from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, is_fitted
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import Reference, output_covariance, output_moment
 from attnlimit.sampling.replicates import Sample, replicate
+from attnlimit.sampling.setup import Setup
+from attnlimit.sampling.statistic import Experiment, Row, Statistic
+
+
+@dataclass(frozen=True)
+class Moment(Statistic):
+    """Frobenius error of the moment E Γ^{⊗order} of the output law, as unbiased squares."""
+
+    name = "moment"
+    order: int
+
+    def __post_init__(self) -> None:
+        as_count(self.order, "order")
+
+    def experiment(self, setup: Setup) -> Experiment:
+        return _spread(MomentErrors(setup, Power.that_fits(self.order, setup.head.V.shape[-2])))
+
+
+@dataclass(frozen=True)
+class Mean(Statistic):
+    """Error of the mean of the output law, as unbiased squares."""
+
+    name = "mean"
+
+    def experiment(self, setup: Setup) -> Experiment:
+        return Moment(1).experiment(setup)
+
+
+@dataclass(frozen=True)
+class Covariance(Statistic):
+    """Frobenius error of the covariance of the output law, as unbiased squares."""
+
+    name = "covariance"
+
+    def experiment(self, setup: Setup) -> Experiment:
+        return _spread(MomentErrors(setup, None))
+
+
+def _spread(experiment: MomentErrors) -> MomentErrors:
+    setup = experiment.setup
+    if setup.m < 2 and setup.queries is None:
+        raise InputError(
+            f"Moments of outputs need at least 2 queries, got {setup.m}: their spread is taken off."
+        )
+    return experiment
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,22 +81,22 @@ class MomentErrors(Experiment):
 
     @cached_property
     def truth(self) -> Reference:
-        limit, law = self.plan.limit, self.plan.law
-        size = max(2**18, 64 * self.plan.n[-1])
+        limit, law = self.setup.limit, self.setup.law
+        size = max(2**18, 64 * self.setup.n[-1])
         if self.power is None:
             return output_covariance(limit, law, size)
         return output_moment(limit, law, self.power, size)
 
     @cached_property
     def fitted(self) -> FittedGaussian | None:
-        if not is_fitted(self.plan, self.power):
+        if not is_fitted(self.setup, self.power):
             return None
-        return FittedGaussian(self.plan, 2 if self.power is None else 1)
+        return FittedGaussian(self.setup, 2 if self.power is None else 1)
 
     @cached_property
     def _needs_truth(self) -> bool:
         """Given queries, and raw moments of fresh ones, are compared with the limit at these very queries."""
-        return self.plan.self_attention or (self.power is None and self.plan.queries is None)
+        return self.setup.self_attention or (self.power is None and self.setup.queries is None)
 
     @property
     def reference(self) -> str:
@@ -58,15 +104,15 @@ class MomentErrors(Experiment):
 
     @property
     def method(self) -> str:
-        plan = self.plan
-        if plan.queries is not None:
-            how = f"output law of {plan.m} given queries"
-        elif not plan.self_attention:
-            how = f"output law of fresh queries from m = {plan.m}, differences from the limit"
-        elif plan.m >= plan.n[-1]:
+        setup = self.setup
+        if setup.queries is not None:
+            how = f"output law of {setup.m} given queries"
+        elif not setup.self_attention:
+            how = f"output law of fresh queries from m = {setup.m}, differences from the limit"
+        elif setup.m >= setup.n[-1]:
             how = "all n queries"
         else:
-            how = f"control variate on m = {plan.m} of n queries"
+            how = f"control variate on m = {setup.m} of n queries"
         if self.power is not None and not self.power.full:
             how += f", powers {self.power.order} of single coordinates (the whole tensor is too large)"
         return f"{self.drawn()}, {how}"
@@ -77,7 +123,7 @@ class MomentErrors(Experiment):
         truth = self.truth if self._needs_truth else None
         averages = LimitAverages(truth, self.power)
         squares, exact = [], True
-        for sample in replicate(self.plan, generator, all_limits=self.plan.self_attention):
+        for sample in replicate(self.setup, generator, all_limits=self.setup.self_attention):
             squares.append(self._square(sample, averages.at(sample), truth))
             exact = exact and sample.rest == 0
         row = torch.stack(squares)
@@ -87,7 +133,7 @@ class MomentErrors(Experiment):
         """With the Gaussian fitted to the tokens as control variate."""
         moments = TokenMoments(fitted)
         squares, controls, exact = [], [], True
-        for sample in replicate(self.plan, generator):
+        for sample in replicate(self.setup, generator):
             if sample.tokens is None:
                 raise TypeError("Tokens that are their own queries are needed.")
             moments.take(sample.tokens)

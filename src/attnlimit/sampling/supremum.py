@@ -10,12 +10,38 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import AttentionMap, Head
+from attnlimit.errors import InputError
+from attnlimit.inputs import as_count, as_positive
 from attnlimit.measures import Empirical
-from attnlimit.sampling.experiment import Experiment, Row
 from attnlimit.sampling.replicates import draw_keys
+from attnlimit.sampling.setup import Setup
+from attnlimit.sampling.statistic import Experiment, Row, Statistic
 
 _AGREE = 1e-3
 _SMALLEST_STEP = 1e-7
+
+
+@dataclass(frozen=True)
+class Sup(Statistic):
+    """The largest ‖Γ_n(x) − Γ(x)‖ over ‖x‖ ≤ `radius`, by gradient ascent from `restarts` starts, so a lower
+    estimate."""
+
+    name = "sup"
+    radius: float
+    restarts: int = 16
+
+    def __post_init__(self) -> None:
+        as_positive(self.radius, "radius")
+        as_count(self.restarts, "restarts")
+
+    def experiment(self, setup: Setup) -> Experiment:
+        if setup.self_attention:
+            raise InputError("A supremum is over all points of a ball, not the tokens: leave out Own().")
+        if setup.sampling.kept:
+            raise InputError(
+                f"A supremum needs keys that all queries share, but {setup.sampling} gives each its own."
+            )
+        return Suprema(setup, float(self.radius), self.restarts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +59,11 @@ class Suprema(Experiment):
         )
 
     def row(self, generator: torch.Generator) -> Row:
-        plan = self.plan
-        starts = random_starts(self.restarts, plan.head, self.radius, generator)
+        setup = self.setup
+        starts = random_starts(self.restarts, setup.head, self.radius, generator)
         found = [
-            supremum(plan.head(_first(keys.measure, size)), plan.limit, starts, self.radius)
-            for keys in draw_keys(plan, generator)
+            supremum(setup.head(_first(keys.measure, size)), setup.limit, starts, self.radius)
+            for keys in draw_keys(setup, generator)
             for size in keys.sizes
         ]
         norms = torch.tensor([one.value for one in found], dtype=torch.float64)

@@ -9,10 +9,13 @@ from typing import Any, Literal
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
+from attnlimit.designs import Block, Coins, Different, Independent, Kept, Prefix, Sampling, Strata
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.sampling import Convergence as Curve
 from attnlimit.sampling import measure_convergence
-from attnlimit.sampling.checks import checked_plan
+from attnlimit.sampling.measure import as_statistic
+from attnlimit.sampling.setup import Fresh, Own, set_up
+from attnlimit.sampling.statistic import Statistic
 from attnlimit.studies.kinds import Kind, Result
 from attnlimit.studies.kinds.setting import Setting
 
@@ -47,38 +50,46 @@ class Convergence(Setting):
         return self
 
 
+DRAWS = {
+    "iid": Independent(),
+    "without-replacement": Different(),
+    "bernoulli": Coins(),
+    "prefix": Prefix(),
+    "block": Block(),
+    "stratified": Strata(),
+    "window": Different(),
+}
+
+
+def _method(what: Convergence) -> tuple[Statistic, Sampling, Fresh]:
+    options: dict[str, dict[str, object]] = {
+        "moment": {"order": what.order},
+        "sup": {"radius": what.radius, "restarts": what.restarts},
+    }
+    sampling = Sampling(draw=DRAWS[what.policy], kept=Kept(around=what.window or 0))
+    count = {} if what.queries is None else {"count": what.queries}
+    queries = Own(**count) if what.self_attention else Fresh(**count)
+    return as_statistic(options.get(what.statistic, {}) | {"name": what.statistic}), sampling, queries
+
+
 def check(what: Convergence) -> None:
-    head, law = what.build()
-    checked_plan(
-        head,
-        law,
-        what.n,
-        what.statistic,
-        what.queries,
-        what.policy,
-        self_attention=what.self_attention,
-        width=what.window,
-        positions=None,
-    )
+    statistic, sampling, queries = _method(what)
+    statistic.experiment(set_up(*what.build(), what.n, sampling, queries))
 
 
 def run(what: Convergence, replicates: int, seed: int) -> Result:
     """One row of errors a replicate."""
     head, law = what.build()
+    statistic, sampling, queries = _method(what)
     found = measure_convergence(
         head,
         law,
         what.n,
-        statistic=what.statistic,
+        statistic=statistic,
+        sampling=sampling,
+        queries=queries,
         replicates=replicates,
-        queries=what.queries,
         generator=torch.Generator(law.device).manual_seed(seed),
-        policy=what.policy,
-        self_attention=what.self_attention,
-        order=what.order,
-        radius=what.radius,
-        restarts=what.restarts,
-        window=what.window,
     )
     return {
         "n": list(found.n),

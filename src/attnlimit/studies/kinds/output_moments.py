@@ -13,14 +13,15 @@ from jaxtyping import Float
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from attnlimit.designs import Sampling
 from attnlimit.errors import InputError, RateNotResolved
-from attnlimit.sampling import Convergence
-from attnlimit.sampling.checks import checked_plan
+from attnlimit.sampling import Convergence, Own
 from attnlimit.sampling.fitted import LEAST_REPLICATES, FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.moments import MomentErrors, covariance_square, moment_square
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import Reference
-from attnlimit.sampling.replicates import Plan, replicate
+from attnlimit.sampling.replicates import replicate
+from attnlimit.sampling.setup import Setup, set_up
 from attnlimit.studies.fields import Fields
 from attnlimit.studies.kinds import Column, Kind, Result
 from attnlimit.studies.kinds.setting import Setting
@@ -41,11 +42,9 @@ class OutputMoments(Setting):
     queries: PositiveInt = 256
     unit: Unit = Unit()
 
-    def plan(self) -> Plan:
+    def plan(self) -> Setup:
         head, law = self.build()
-        made = checked_plan(
-            head, law, self.n, "mean", self.queries, "iid", self_attention=True, width=None, positions=None
-        )
+        made = set_up(head, law, self.n, Sampling(), Own(self.queries))
         if not is_fitted(made, Power(1)):
             raise InputError(
                 f"Kind output_moments is for Gaussian tokens, got {law!r}: use kind convergence."
@@ -70,13 +69,13 @@ def run(what: OutputMoments, replicates: int, seed: int) -> Result:
 class Both:
     """What all replicates share."""
 
-    plan: Plan
+    plan: Setup
     power: Power
     fitted: tuple[FittedGaussian, FittedGaussian]
     truth: tuple[Reference, Reference]
 
     @classmethod
-    def of(cls, plan: Plan) -> Both:
+    def of(cls, plan: Setup) -> Both:
         power = Power.that_fits(1, plan.head.V.shape[-2])
         truth = (MomentErrors(plan, power).truth, MomentErrors(plan, None).truth)
         return cls(plan, power, (FittedGaussian(plan, 1), FittedGaussian(plan, 2)), truth)

@@ -36,9 +36,7 @@ class Averages(NamedTuple):
     """E_x (E‖Γ_n − Γ‖²)^{1/2}"""
 
 
-def curve(
-    head: Head, law: Measure, n: int | Sequence[int], statistic: str = "rms"
-) -> ErrorCurve:
+def curve(head: Head, law: Measure, n: int | Sequence[int], statistic: str = "rms") -> ErrorCurve:
     """(E_x E‖Γ_n(x) − Γ(x)‖²)^{1/2} for fresh queries x ~ law; "mean_rms": E_x (E‖Γ_n(x) − Γ(x)‖²)^{1/2}.
 
     The error at a query depends on it through the spread s of its scores (s² = aᵀΣa for a Gaussian, s = R‖a‖ for a

@@ -114,7 +114,7 @@ class Convergence:
 
     def plot(self) -> Figure:
         """The curve with its standard errors, on logarithmic axes."""
-        return import_module("attnlimit.report.convergence").convergence_figure(self)  # a layer above
+        return import_module("attnlimit.report.figures.convergence").convergence_figure(self)  # a layer above
 
     def __repr__(self) -> str:
         return (

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import attnlimit as al
-from attnlimit.report.style import BLUE, ORANGE, axes, save
+from attnlimit.report.figures.style import BLUE, ORANGE, axes, save
 
 N = 10**8
 

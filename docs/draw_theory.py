@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 import attnlimit as al
-from attnlimit.report.phase import phase_figure
-from attnlimit.report.style import BLUE, COLOURS, GREEN, ORANGE, PURPLE, axes, save
+from attnlimit.report.figures.phase import phase_figure
+from attnlimit.report.figures.style import BLUE, COLOURS, GREEN, ORANGE, PURPLE, axes, save
 
 HERE = Path(__file__).parent
 DECADES = [10**k for k in range(13)]

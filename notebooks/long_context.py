@@ -23,7 +23,7 @@ import torch
 import attnlimit as al
 from attnlimit.models import packaged_bert
 from attnlimit.models.see.text import texts
-from attnlimit.report.heads import heat_map
+from attnlimit.report.figures.heads import heat_map
 
 # %%
 bert = al.load(packaged_bert())

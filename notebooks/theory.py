@@ -20,9 +20,9 @@
 import torch
 
 import attnlimit as al
-from attnlimit.report.convergence import convergence_figure
-from attnlimit.report.curve import curve_figure
-from attnlimit.report.phase import phase_figure
+from attnlimit.report.figures.convergence import convergence_figure
+from attnlimit.report.figures.curve import curve_figure
+from attnlimit.report.figures.phase import phase_figure
 
 # %% [markdown]
 # ## One map, finite or not

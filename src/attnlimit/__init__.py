@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attnlimit import bounds
+from attnlimit import bounds, drawing
 from attnlimit.attention import Head, clt, prefixes, stream
 from attnlimit.designs import Block, Coins, Different, Independent, Kept, Prefix, Sampling, Strata
 from attnlimit.errors import (
@@ -158,6 +158,9 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'attnlimit' has no attribute {name!r}")
         module = import_module(_LAZY[name])
         return module if _LAZY[name] == f"attnlimit.{name}" else getattr(module, name)
+
+
+drawing.providers.append(lambda: import_module("attnlimit.report.figures").register())
 
 
 def __dir__() -> list[str]:

@@ -23,8 +23,8 @@ from attnlimit.icl.optimizers import OPTIMIZERS
 from attnlimit.icl.plan import checked_plan
 from attnlimit.icl.training import over_seeds
 from attnlimit.measures import Laplace
-from attnlimit.report.icl_lengths import lengths_figure
-from attnlimit.report.icl_trajectory import trajectory_figure
+from attnlimit.report.figures.icl_lengths import lengths_figure
+from attnlimit.report.figures.icl_trajectory import trajectory_figure
 
 SMALL = {"steps": 30, "lr": 0.05, "batch": 16, "reports": [10, 20], "evaluation": 64, "generator": 3}
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 import attnlimit as al
 from attnlimit.exact import PhaseDiagram, phase_diagram
-from attnlimit.report.phase import phase_figure
-from attnlimit.report.style import save
+from attnlimit.report.figures.phase import phase_figure
+from attnlimit.report.figures.style import save
 
 KAPPA = np.linspace(0.1, 6, 13)
 SIZES = [10**k for k in range(9)]

@@ -6,7 +6,7 @@ import pytest
 
 import attnlimit as al
 from attnlimit.errors import InputError
-from attnlimit.report import style
+from attnlimit.report.figures import style
 
 HEAD, LAW = al.Head([[0.5]]), al.Gaussian(cov=1.0, dim=1)
 RESULTS = {

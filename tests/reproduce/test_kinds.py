@@ -10,7 +10,8 @@ from scipy import stats
 from attnlimit import Gaussian, Own, measure_convergence, phase_diagram
 from attnlimit.errors import InputError
 from attnlimit.studies import Study, estimate
-from attnlimit.studies.kinds import icl, kind
+from attnlimit.studies.kind import kind
+from attnlimit.studies.kinds import icl
 from attnlimit.studies.laws import Signs, like
 
 
@@ -30,20 +31,20 @@ def test_phase_rows_are_the_diagram():
     what = found.what.model_validate(
         {"law": {"name": "gaussian", "dim": 1}, "kappa": [1.0, 3.0], "n": [1, 100]}
     )
-    result = found.run(what, 1, 0)
+    result = found.run(what, 1, 0, None)
     diagram = phase_diagram(Gaussian(dim=1), [1.0, 3.0], [1, 100])
-    rows = list(found.rows(result))
+    rows = list(result.rows())
     assert [row[2] for row in rows] == pytest.approx(diagram.relative_rms.flatten().tolist())
     assert rows[0][2] == pytest.approx(1.0)  # one Gaussian key against its own spread
-    assert len(rows[0]) == len(found.columns)
+    assert len(rows[0]) == len(found.result.columns)
 
 
 def hardmax(rule, dim=3, n=(10, 1000, 10**6)):
     found = kind("hardmax")
     what = found.what.model_validate({"dim": dim, "kappa": rule, "n": list(n)})
-    result = found.run(what, 1, 0)
-    assert all(len(row) == len(found.columns) for row in found.rows(result))
-    return found.summary(what, [result])
+    result = found.run(what, 1, 0, None)
+    assert all(len(row) == len(found.result.columns) for row in result.rows())
+    return result.summary()
 
 
 def test_hardmax_on_the_sphere_of_three_dimensions():
@@ -66,10 +67,10 @@ def test_concentration_of_chunks_is_that_of_all_and_meets_the_exact_curve():
         "n": [20, 80, 320],
     }
     what = found.what.model_validate({**setting, "queries": 32})
-    parts = [found.run(what, 40, seed) for seed in (1, 2)]
-    told = found.summary(what, parts)
+    parts = [found.run(what, 40, seed, None) for seed in (1, 2)]
+    told = found.result.joined(parts).summary()
     assert told["replicates"] == 80
-    rows = [row for part in parts for row in found.rows(part)]
+    rows = [row for part in parts for row in part.rows()]
     assert len(rows) == 2 * 40 * 3 * 3
     square = np.mean([row[4] for row in rows if row[1] == "A" and row[2] == 80])
     assert told["A"]["rms"][1] == pytest.approx(math.sqrt(square))
@@ -93,14 +94,14 @@ SMALL = {
 def test_what_was_measured_along_training_is_that_of_the_rows():
     found = kind("icl")
     what = found.what.model_validate(SMALL)
-    parts = [found.run(what, 2, seed) for seed in (1, 2)]
-    told = found.summary(what, parts)["along"]
+    parts = [found.run(what, 2, seed, None) for seed in (1, 2)]
+    told = found.result.joined(parts).summary()["along"]
     assert told["step"][0] == 0
     assert told["step"][-1] == 4
     risk = np.array(told["risk"])
     assert risk.shape == (4, len(told["step"]), 2)
     for part, first in zip(parts, (0, 2), strict=True):
-        for row in part["rows"]:
+        for row in part.parts[0]["rows"]:
             place = (first + row[0], told["step"].index(row[1]), what.lengths.index(row[2]))
             assert risk[place] == row[4]
     assert told["time"] == pytest.approx([0.1 * step for step in told["step"]])
@@ -121,7 +122,7 @@ def long(tmp_path, monkeypatch):
     """(kind, what, result) of a training, after which all are long ones, with checkpoints in tmp_path."""
     found = kind("icl")
     what = found.what.model_validate(SMALL)
-    plain = found.run(what, 2, 5)
+    plain = found.run(what, 2, 5, None)
     monkeypatch.setattr(icl, "LONG", 1)
     monkeypatch.setattr(icl.tempfile, "gettempdir", lambda: str(tmp_path))
     return found, what, plain
@@ -129,7 +130,7 @@ def long(tmp_path, monkeypatch):
 
 def test_a_long_training_leaves_no_checkpoint_and_the_same_numbers(long, tmp_path):
     found, what, plain = long
-    assert found.run(what, 2, 5) == plain
+    assert found.run(what, 2, 5, None) == plain
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,10 +147,10 @@ def test_a_training_that_was_stopped_goes_on(long, tmp_path, monkeypatch):
 
     monkeypatch.setattr(icl, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
-        found.run(what, 2, 5)
+        found.run(what, 2, 5, None)
     assert len(list(tmp_path.iterdir())) == 1
     monkeypatch.setattr(icl, "train", real)
-    assert found.run(what, 2, 5) == plain
+    assert found.run(what, 2, 5, None) == plain
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,7 +167,7 @@ def test_both_moments_at_once_are_those_measured_one_at_a_time(replicates):
     """From the same generator, with the control (from 8 replicates on) and without it."""
     found = kind("output_moments")
     what = found.what.model_validate(GAUSSIAN)
-    result = found.run(what, replicates, 3)
+    result = found.run(what, replicates, 3, None)
     head, law = what.build()
     for name in ("mean", "covariance"):
         alone = measure_convergence(
@@ -178,21 +179,22 @@ def test_both_moments_at_once_are_those_measured_one_at_a_time(replicates):
             queries=Own(32),
             generator=3,
         )
-        np.testing.assert_allclose(result[name], alone.squares, rtol=1e-9, atol=1e-15)
-    assert len(list(found.rows(result))) == 2 * replicates * 3
+        np.testing.assert_allclose(getattr(result, name).squares, alone.squares, rtol=1e-9, atol=1e-15)
+    assert len(list(result.rows())) == 2 * replicates * 3
 
 
 def test_the_precision_of_both_slopes_counts_in_their_units():
     found = kind("output_moments")
     what = found.what.model_validate(GAUSSIAN)
-    results = [found.run(what, 20, seed) for seed in (1, 2)]
-    told = found.summary(what, results)
+    results = [found.run(what, 20, seed, None) for seed in (1, 2)]
+    joined = found.result.joined(results)
+    told = joined.summary()
     halves = {name: np.diff(told[name]["fit"]["interval"])[0] / 2 for name in ("mean", "covariance")}
-    assert found.half_width(what, results, "slope", 0.95) == pytest.approx(max(halves.values()))
+    assert found.half_width(what, joined, "slope", 0.95) == pytest.approx(max(halves.values()))
     fine = found.what.model_validate({**GAUSSIAN, "unit": {"mean": halves["mean"], "covariance": 100.0}})
-    assert found.half_width(fine, results, "slope", 0.95) == pytest.approx(1.0)
+    assert found.half_width(fine, joined, "slope", 0.95) == pytest.approx(1.0)
     with pytest.raises(InputError, match="has a precision of: slope"):
-        found.half_width(what, results, "error", 0.95)
+        found.half_width(what, joined, "error", 0.95)
 
 
 def test_both_moments_are_for_gaussian_tokens():

@@ -11,7 +11,8 @@ import torch
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.studies import study_from
 from attnlimit.studies.fields import digest
-from attnlimit.studies.kinds import kind, model_choice, token_cloud
+from attnlimit.studies.kind import kind
+from attnlimit.studies.kinds import model_choice, token_cloud
 from attnlimit.studies.kinds.model_choice import ModelChoice, answers, can_be_had, loaded
 from attnlimit.studies.kinds.subsampled import Passage, _Head, exact_squares, sampled_squares
 
@@ -194,13 +195,13 @@ def test_a_task_is_a_pure_function_of_its_fields_and_seed(text):
         kind("model_convergence"),
         heads_of(text, curves=[{"policy": "iid"}, {"policy": "iid", "population": "all"}]),
     )
-    one, same, other = (found.run(what, 10, seed) for seed in (1, 1, 2))
+    one, same, other = (found.run(what, 10, seed, None) for seed in (1, 1, 2))
     assert one == same
     assert one["curves"][0]["squares"] != other["curves"][0]["squares"]
     assert one["curves"][0]["exact"] == other["curves"][0]["exact"]
-    assert len(json.dumps(one)) < 50_000
-    assert len(list(found.rows(one))) == 2 * 8 * 5 * 3  # populations, heads, batches, sizes
-    summary = found.summary(what, [one, other])
+    assert len(json.dumps(one.to_dict())) < 50_000
+    assert len(list(one.rows())) == 2 * 8 * 5 * 3  # populations, heads, batches, sizes
+    summary = found.result.joined([one, other]).summary()
     assert (summary["replicates"], len(summary["heads"]), len(summary["heads"][0]["rms"])) == (20, 16, 3)
 
 
@@ -208,7 +209,7 @@ def test_horizons_are_those_of_the_models_own_queries_and_keys(text):
     """λ_max of Cov q·Cov k over all tokens of the text, from the projections of the first layer itself."""
     from attnlimit.models.see.text import texts, token_windows
 
-    found = kind("model_convergence").run(heads_of(text), 2, 0)
+    found = kind("model_convergence").run(heads_of(text), 2, 0, None)
     ready = loaded("random-bert")
     ids = token_windows(ready.tokenizer, texts([text[0]["file"]]), 64, most=2)
     states = ready.model.embeddings(ids)[:, 1:-1].flatten(0, 1).double()
@@ -233,7 +234,7 @@ def test_bigbird_with_a_window_runs_on_random_weights(text):
         curves=[{"policy": "window"}, {"policy": "window-importance"}],
         window=16,
     )
-    result = found.run(what, 10, 0)
+    result = found.run(what, 10, 0, None)
     for curve in result["curves"]:
         for exact in curve["exact"]:
             assert exact[0] > exact[1] > exact[2] > 0
@@ -249,8 +250,8 @@ def test_bigbird_is_read_from_a_folder_with_its_random_blocks(text, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "attention_type": "block_sparse"}))
     found = kind("model_convergence")
-    one = found.run(heads_of(text, model=str(folder)), 4, 0)
-    assert one["curves"] == found.run(heads_of(text, model="random-bigbird"), 4, 0)["curves"]
+    one = found.run(heads_of(text, model=str(folder)), 4, 0, None)
+    assert one["curves"] == found.run(heads_of(text, model="random-bigbird"), 4, 0, None)["curves"]
 
 
 def test_models_that_hide_keys_are_refused(text, monkeypatch):
@@ -267,12 +268,12 @@ def test_models_that_hide_keys_are_refused(text, monkeypatch):
         gpt2 = transformers.GPT2LMHeadModel(config).eval()
     monkeypatch.setattr(model_heads, "loaded", lambda name: Loaded(gpt2, tokenizer, "tiny", "causal-lm"))
     with pytest.raises(ModelNotSupported, match="hides keys from some queries"):
-        kind("model_convergence").run(heads_of(text, model="tiny"), 2, 0)
+        kind("model_convergence").run(heads_of(text, model="tiny"), 2, 0, None)
 
 
 def test_more_keys_than_the_text_has_are_refused(text):
     with pytest.raises(InputError, match="n goes up to 64, but a passage has only 62 keys"):
-        kind("model_convergence").run(heads_of(text, n=[8, 16, 64]), 2, 0)
+        kind("model_convergence").run(heads_of(text, n=[8, 16, 64]), 2, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -301,27 +302,27 @@ def downstream(text, **more):
 @pytest.mark.parametrize("model", ["random-bert", "random-classifier"])
 def test_with_all_keys_nothing_changes(text, model):
     found = kind("downstream")
-    few, every = (found.run(downstream(text, model=model, keys=keys), 1, 0) for keys in (4, 64))
+    few, every = (found.run(downstream(text, model=model, keys=keys), 1, 0, None) for keys in (4, 64))
     assert max(every["changes"]["change"]) < 1e-5
     assert every["sampled"] == every["full"]
     assert every["hidden_error"][-1] < 1e-6 * every["hidden_square"][-1]
     assert min(few["changes"]["change"]) > 1e-2
     assert few["attended"] == pytest.approx(4)
-    assert few == found.run(downstream(text, model=model, keys=4), 1, 0)
-    assert len(few["horizons"]) == len(list(found.rows(few))) == 3
+    assert few == found.run(downstream(text, model=model, keys=4), 1, 0, None)
+    assert len(few["horizons"]) == len(list(few.rows())) == 3
 
 
 def test_a_classifier_is_held_to_labels_or_to_its_own_answers(text, tmp_path):
     """Logits, divergence and agreement from two separate runs of the model."""
     found = kind("downstream")
-    labelled = found.run(downstream(text, model="random-classifier", keys=2), 1, 0)
+    labelled = found.run(downstream(text, model="random-classifier", keys=2), 1, 0, None)
     assert labelled["metric"] == "label accuracy"
     bare = tmp_path / "bare.jsonl"
     lines = Path(text[0]["file"]).read_text().splitlines()
     records = [json.loads(line)["text"] for line in lines]
     bare.write_text("\n".join(json.dumps({"text": record}) for record in records))
     own = [{"file": str(bare), "sha256": digest(bare)}]
-    plain = found.run(downstream(own, model="random-classifier", keys=2), 1, 0)
+    plain = found.run(downstream(own, model="random-classifier", keys=2), 1, 0, None)
     assert plain["metric"] == "agreement with the full model"
     assert plain["full"] == [1.0, 1.0, 1.0]
     assert plain["sampled"] == plain["changes"]["agreement"] == labelled["changes"]["agreement"]
@@ -348,10 +349,10 @@ def test_a_classifier_of_ones_own_is_read_from_its_folder_with_its_texts(text, t
     what = found.what.model_validate({"model": model, "tokens": 1000, "keys": 8, "windows": 1})
     assert what.model.words() == f"Weights: {folder}."
     assert what.text[0].sha256 == text[0]["sha256"]
-    result = found.run(what, 1, 0)
+    result = found.run(what, 1, 0, None)
     assert result["metric"] == "label accuracy"
     other = downstream(text, model="random-classifier", tokens=1000, keys=8)
-    assert result["sampled"] == found.run(other, 1, 0)["sampled"]
+    assert result["sampled"] == found.run(other, 1, 0, None)["sampled"]
 
 
 def test_divergence_and_change_of_known_logits():
@@ -389,13 +390,13 @@ def test_a_cloud_is_pictured_and_covered(text):
     found = kind("token_cloud")
     what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "layer": 1, "points": 60}
     what = found.what.model_validate(what | {"n": [5, 20, 60], "draws": 20})
-    result = found.run(what, 1, 0)
-    assert result == found.run(what, 1, 0)
-    assert (len(result["picture"]), len(result["order"]), len(list(found.rows(result)))) == (60, 60, 60)
-    summary = found.summary(what, [result])
+    result = found.run(what, 1, 0, None)
+    assert result == found.run(what, 1, 0, None)
+    assert (len(result["picture"]), len(result["order"]), len(list(result.rows()))) == (60, 60, 60)
+    summary = result.summary()
     assert summary["energy"][2] == pytest.approx(0, abs=1e-6)
     assert summary["nearest"][0] > summary["nearest"][1] > summary["nearest"][2] == 0
     with pytest.raises(InputError, match="layer is 9, but random-bert has only 2"):
-        found.run(what.model_copy(update={"layer": 9}), 1, 0)
+        found.run(what.model_copy(update={"layer": 9}), 1, 0, None)
     with pytest.raises(InputError, match="Ask for more passages"):
-        found.run(what.model_copy(update={"points": 200}), 1, 0)
+        found.run(what.model_copy(update={"points": 200}), 1, 0, None)

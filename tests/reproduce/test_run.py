@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from attnlimit.cli import app
 from attnlimit.errors import InputError
-from attnlimit.report.style import axes
+from attnlimit.report.figures.style import axes
 from attnlimit.reproduce import NAMES, Interrupted, Outcome, Plan, Reproduction, Verdict, find, plan, run
 from attnlimit.reproduce.compare import at_most, equals
 from attnlimit.reproduce.run import TasksFailed, load_spec

@@ -181,7 +181,7 @@ def replicates(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(("of", "wide"), [("error", 0.25), ("slope", 0.25)])
 def test_replicates_are_added_until_the_interval_is_narrow(tmp_path, of, wide):
-    from attnlimit.studies.kinds import kind
+    from attnlimit.studies.kind import kind
 
     study = adaptive(wide, 300, of)
     run_study(study, tmp_path)
@@ -189,13 +189,12 @@ def test_replicates_are_added_until_the_interval_is_narrow(tmp_path, of, wide):
     with open_run(tmp_path) as run:
         for point, what in run.points():
             results = [result for *_, result in run.results(point)]
-            count = sum(len(one["norms"]) for one in results)
+            count = sum(len(one.norms) for one in results)
             fields = found.what.model_validate(what)
-            assert found.half_width(fields, results, of, 0.95) <= wide
+            assert found.half_width(fields, found.result.joined(results), of, 0.95) <= wide
             assert 6 < count < 300
-            assert (
-                found.half_width(fields, results[: len(results) // 2], of, 0.95) > wide
-            )  # not many too many
+            half = found.result.joined(results[: len(results) // 2])
+            assert found.half_width(fields, half, of, 0.95) > wide  # not many too many
 
 
 def test_the_cap_holds(tmp_path):

@@ -70,5 +70,5 @@ def test_killed_at_fifty_random_moments(tmp_path, forked):
     finished = run_study(study, folder)
     assert (finished.reused, finished.done, finished.total) == (len(known), TASKS, TASKS)
     with open_run(folder) as run:
-        values = sorted(result["value"] for *_, result in run.results())
+        values = sorted(result.value for *_, result in run.results())
     assert values == list(range(TASKS))

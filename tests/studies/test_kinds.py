@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
+from dataclasses import replace
 
 import pytest
 import torch
 
 import attnlimit as al
 from attnlimit import icl
-from attnlimit.studies import derive, open_run, run_study, study_from
-from attnlimit.studies.kinds import NAMES, kind
+from attnlimit.studies import StoreError, derive, open_run, run_study, study_from
+from attnlimit.studies.kind import kind, kinds
+from attnlimit.studies.kinds.convergence import Measured
 from attnlimit.studies.points import points, tasks
 from attnlimit.studies.work import pack, run, unpack
 
@@ -46,16 +49,16 @@ def test_convergence_is_measure_convergence_with_the_task_s_seed():
         head, law, [50, 100, 200], replicates=6, queries=16, generator=first.stream
     )
     found = run(first)
-    assert found["squares"] == expected.squares.tolist()
-    assert found["norms"] == expected.norms.tolist()
-    assert run(second)["squares"] != found["squares"]
+    assert torch.equal(found.squares, expected.squares)
+    assert torch.equal(found.norms, expected.norms)
+    assert not torch.equal(run(second).squares, found.squares)
 
 
 def test_a_point_is_the_experiment_of_all_its_replicates():
     study = study_from(CONVERGENCE)
     results = [run(task) for task in only_tasks(study)]
-    found = kind("convergence").summary(kind("convergence").what.model_validate(next(points(study))), results)
-    rows = torch.tensor([row for one in results for row in one["norms"]], dtype=torch.float64)
+    found = kind("convergence").result.joined(results).summary()
+    rows = torch.cat([one.norms for one in results])
     fit = al.fit_power([50, 100, 200], rows)
     assert found["fit"]["exponent"] == fit.exponent
     assert tuple(found["fit"]["interval"]) == fit.interval
@@ -70,14 +73,15 @@ def test_half_widths_are_those_of_the_intervals():
     what = kind("convergence").what.model_validate(next(points(study)))
     results = [run(task) for task in only_tasks(study)]
     half_width = kind("convergence").half_width
-    low, high = kind("convergence").summary(what, results)["fit"]["interval"]
-    assert half_width(what, results, "slope", 0.95) == (high - low) / 2
+    joined = kind("convergence").result.joined(results)
+    low, high = joined.fit.interval
+    assert half_width(what, joined, "slope", 0.95) == (high - low) / 2
     # one replicate's spread cannot tell a slope, and asks for more
-    few = [{**results[0], "norms": results[0]["norms"][:2], "squares": results[0]["squares"][:2]}]
+    few = replace(joined, norms=joined.norms[:2], squares=joined.squares[:2])
     assert half_width(what, few, "slope", 0.95) == math.inf
-    rows = torch.tensor([row for one in results for row in one["squares"]], dtype=torch.float64)
+    rows = joined.squares
     relative = rows.std(0) / 12**0.5 / (2 * rows.mean(0))  # delta method for the root of a mean
-    assert half_width(what, results, "error", 0.95) == pytest.approx(
+    assert half_width(what, joined, "error", 0.95) == pytest.approx(
         2.200985 * float(relative.max()), rel=1e-6
     )
 
@@ -106,7 +110,7 @@ def test_every_law_can_be_named(law, dtype):
     what = {**CONVERGENCE["what"], "law": law, "head": {"name": "identity", "horizon": 0.1}, "dtype": dtype}
     task = only_tasks(study_from({**CONVERGENCE, "what": what, "replicates": 2}))[0]
     found = run(task)
-    assert all(0 < value < 10 for row in found["norms"] for value in row)
+    assert bool(((found.norms > 0) & (found.norms < 10)).all())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_every_statistic_and_policy_can_be_asked_for(more):
     if what["statistic"] == "sup":
         what.pop("queries")
     task = only_tasks(study_from({**CONVERGENCE, "what": what, "replicates": 2}))[0]
-    assert len(run(task)["squares"]) == 2
+    assert len(run(task).squares) == 2
 
 
 def test_exact_is_the_exact_curve():
@@ -150,8 +154,8 @@ def test_exact_is_the_exact_curve():
     )
     first, second = (run(task) for task in only_tasks(study))
     expected = al.curve(al.Head([[2.0]]), al.Gaussian(dim=1), [100, 1000])
-    assert first["rms"] == expected.rms.tolist()
-    assert second["n"] == [10**12]
+    assert torch.equal(first.rms.error, expected.error)
+    assert second.rms.n == (10**12,)
     run_study(study, "run")
     with open_run("run") as found:
         record = derive(found)
@@ -190,9 +194,9 @@ def test_icl_is_train_with_the_task_s_seed():
         generator=first.stream,
     )
     results = [run(first), run(second)]
-    assert [row[4] for row in results[0]["rows"]] == [row["risk"] for row in expected.rows()]
-    found = kind("icl").summary(kind("icl").what.model_validate(next(points(study))), results)
-    final = [[row[4] for one in results for row in one["rows"] if row[1:3] == [30, L]] for L in (5, 20)]
+    assert [row[4] for row in results[0].rows()] == [row["risk"] for row in expected.rows()]
+    found = kind("icl").result.joined(results).summary()
+    final = [[row[4] for one in results for row in one.rows() if row[1:3] == [30, L]] for L in (5, 20)]
     assert found["risk"] == pytest.approx([sum(values) / 4 for values in final])
     assert found["replicates"] == 4
     assert torch.tensor(found["test_risk"]).shape == (4, 2, 1)
@@ -204,15 +208,26 @@ def test_icl_is_train_with_the_task_s_seed():
 def test_other_icl_tasks(task):
     what = {"task": task, "lengths": [5], "steps": 3, "evaluation": 32, "reports": 2}
     (only,) = only_tasks(study_from({"name": "i", "kind": "icl", "what": what, "replicates": 2}))
-    assert {row[1] for row in run(only)["rows"]} >= {0, 3}
+    assert {row[1] for row in run(only).rows()} >= {0, 3}
 
 
 def test_results_are_compressed_json_and_keep_every_bit():
-    result = {"a": [0.1 + 0.2, float("nan"), -math.inf, 5e-324], "b": "Γ", "c": None}
-    again = unpack(pack(result))
-    assert [value.hex() for value in again["a"]] == [value.hex() for value in result["a"]]
-    assert json.dumps(again) == json.dumps(result)
-    assert pack(result) == pack(dict(reversed(result.items())))
+    odd = torch.tensor([[0.1 + 0.2, math.nan, -math.inf, 5e-324]], dtype=torch.float64)
+    result = Measured((1, 2, 3, 4), "map", odd, None, "Γ", "limit", None)
+    packed = pack(result)
+    assert json.loads(zlib.decompress(packed))["method"] == "Γ"
+    again = unpack(kind("convergence"), packed)
+    assert [value.hex() for value in again.squares[0].tolist()] == [value.hex() for value in odd[0].tolist()]
+    assert {**vars(again), "squares": odd} == {**vars(result), "squares": odd}
+    assert pack(again) == packed
+
+
+def test_a_result_of_another_form_is_refused_with_what_to_do():
+    packed = zlib.compress(b'{"value": 1.0}')
+    with pytest.raises(
+        StoreError, match=r"result of kind probe has another form .*: run the study again in a new folder"
+    ):
+        unpack(kind("probe"), packed)
 
 
 def test_threads_inside_a_task_are_fixed_and_put_back(monkeypatch):
@@ -232,6 +247,6 @@ class _Zero:
 
 
 def test_every_kind_is_found_by_name():
-    assert [kind(name).name for name in NAMES] == list(NAMES)
+    assert [kind(name).name for name in kinds()] == kinds()
     with pytest.raises(al.InputError, match="Unknown kind of study 'x'"):
         kind("x")

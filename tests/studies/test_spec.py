@@ -112,7 +112,7 @@ def test_quick_takes_what_the_study_says():
     [
         (
             ("kind: convergence", "kind: guess"),
-            r"study.yaml: line 2, kind: must be one of convergence, exact, .*; got 'guess'",
+            r"study.yaml: line 2, kind: must be one of analyze, .*convergence, .*exact, .*; got 'guess'",
         ),
         (("replicates: 20", "replicate: 20"), r"line 10, replicate: there is no such field"),
         (("cov: 0.5", "covariance: 0.5"), r"line 4, law.gaussian.covariance: there is no such field"),
@@ -156,9 +156,9 @@ def test_precision_is_for_what_has_an_interval():
     exact = {"name": "a", "kind": "exact", "what": {"law": {"name": "sphere", "dim": 3}, "n": [10]}}
     exact["what"]["head"] = {"name": "identity", "horizon": 1}
     study_from(exact)
-    with pytest.raises(InputError, match="an exact curve has no noise"):
+    with pytest.raises(InputError, match="kind exact is exact and has no noise"):
         study_from({**exact, "replicates": 3})
-    with pytest.raises(InputError, match="precision is for kind convergence"):
+    with pytest.raises(InputError, match="precision is for kinds such as convergence"):
         study_from({**exact, "precision": {"of": "slope", "half_width": 0.1, "max_replicates": 9}})
 
 

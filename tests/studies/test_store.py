@@ -19,7 +19,7 @@ import attnlimit.studies
 from attnlimit.errors import InputError
 from attnlimit.studies import RunLocked, StoreError, export, find_runs, open_run, run_study, study_from
 from attnlimit.studies.lock import holder, locked
-from attnlimit.studies.schema import MIGRATIONS, VERSION, migrate, version
+from attnlimit.studies.schema import TABLES
 from attnlimit.studies.store import Store, said
 from attnlimit.studies.tables import columns, replacing, rows
 
@@ -36,69 +36,37 @@ def contents(folder: str | Path) -> dict[bytes, bytes]:
 # --- versions -----------------------------------------------------------------------------------------
 
 
-def first_version(folder: Path) -> dict[bytes, bytes]:
-    """A finished run as the first version of the schema kept it."""
-    run_study(probes(), folder)
-    known = contents(folder)
-    path = folder / "store.sqlite"
-    now = sqlite3.connect(path)
-    kept = {
-        table: now.execute(f"SELECT {fields} FROM {table}").fetchall()
-        for table, fields in {
-            "about": "*",
-            "points": "*",
-            "tasks": "*",
-            "results": "id, result, seconds, finished",
-        }.items()
-    }
-    now.close()
-    path.unlink()
-    old = sqlite3.connect(path)
-    old.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
-    for table, found in kept.items():
-        marks = ", ".join("?" * len(found[0]))
-        old.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
-    old.commit()
-    old.close()
-    return known
-
-
-def test_an_older_store_is_read_as_it_is_and_migrated_when_written(tmp_path):
-    known = first_version(tmp_path)
-    assert contents(tmp_path) == known
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        assert version(connection) == 1  # reading left it alone
-    connection.close()
-    finished = run_study(probes(7), tmp_path)
-    assert (finished.reused, finished.done, finished.total) == (5, 7, 7)
-    assert known.items() < contents(tmp_path).items()
-    with open_run(tmp_path) as run:
-        assert version(run._connection) == VERSION
-        sessions = dict(run.rows("SELECT session, count(*) FROM results GROUP BY session"))
-        assert sessions == {None: 5, 1: 2}  # of the old ones it is not known
-
-
-def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
-    first_version(tmp_path)
-    broken = (MIGRATIONS[0], "CREATE TABLE sessions (session); ALTER TABLE nothing ADD COLUMN x;")
-    monkeypatch.setattr("attnlimit.studies.schema.MIGRATIONS", broken)
-    connection = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
-    with pytest.raises(sqlite3.OperationalError, match="nothing"):
-        migrate(connection, "run")
-    connection.execute("ROLLBACK")
-    assert version(connection) == 1
-    assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'").fetchall()
-    connection.close()
-
-
-def test_a_newer_store_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (99, r"newer attnlimit \(store version 99, this one knows 3\): upgrade"),
+        (
+            2,
+            r"older attnlimit, whose results have another form .*run its study\.yaml again with --out and a new folder",
+        ),
+    ],
+)
+def test_a_store_of_another_version_is_refused_and_left_alone(tmp_path, number, words):
     run_study(probes(), tmp_path)
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute(f"PRAGMA user_version = {number}")
     connection.close()
     for act in (lambda: run_study(probes(), tmp_path), lambda: contents(tmp_path)):
-        with pytest.raises(StoreError, match=r"newer attnlimit \(store version 99, this one knows 2\)"):
+        with pytest.raises(StoreError, match=words):
             act()
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (number,)
+        assert connection.execute("SELECT count(*) FROM results").fetchone() == (5,)
+    connection.close()
+
+
+def test_a_store_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnlimit.studies.schema.TABLES", f"{TABLES} CREATE TABLE about (x);")
+    with pytest.raises(StoreError, match="already exists"):
+        Store(tmp_path)
+    monkeypatch.undo()
+    run_study(probes(), tmp_path)
+    assert len(contents(tmp_path)) == 5
 
 
 # --- transactions -------------------------------------------------------------------------------------

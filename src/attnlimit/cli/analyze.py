@@ -77,8 +77,8 @@ def analyze(
 
 def _figures(run: Run, folder: Path) -> list[str]:
     from attnlimit.errors import MissingExtra
-    from attnlimit.report.heads import curves, heat_map, slopes
-    from attnlimit.report.style import save
+    from attnlimit.report.figures.heads import curves, heat_map, slopes
+    from attnlimit.report.figures.style import save
 
     try:
         for name, draw in (("heatmap", heat_map), ("curves", curves), ("slopes", slopes)):

@@ -101,8 +101,8 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
-        from attnlimit.report.curve import curve_figure
-        from attnlimit.report.style import save
+        from attnlimit.report.figures.curve import curve_figure
+        from attnlimit.report.figures.style import save
 
         where = save(
             curve_figure(
@@ -137,8 +137,8 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
 def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, plot: Path | None) -> None:
     where = None
     if plot is not None:
-        from attnlimit.report.convergence import convergence_figure
-        from attnlimit.report.style import save
+        from attnlimit.report.figures.convergence import convergence_figure
+        from attnlimit.report.figures.style import save
 
         where = save(convergence_figure(result, asymptotic), plot)
     fit = _fit(result)

@@ -108,8 +108,8 @@ def _curves(
 
 
 def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path) -> str:
-    from attnlimit.report.downstream import downstream_figure
-    from attnlimit.report.style import save
+    from attnlimit.report.figures.downstream import downstream_figure
+    from attnlimit.report.figures.style import save
 
     drawn: Any = curve
     if comparison is not None:

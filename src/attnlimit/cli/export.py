@@ -40,8 +40,8 @@ def export(
 
 
 def _write(run: StudyRun, form: str, file: Path | None) -> list[Path]:
-    from attnlimit.report.study import figures
-    from attnlimit.report.style import save
+    from attnlimit.report.figures.study import figures
+    from attnlimit.report.figures.style import save
     from attnlimit.studies import export, summary
     from attnlimit.studies.folder import SUMMARY
     from attnlimit.studies.tables import write_summary

@@ -68,10 +68,10 @@ def _write(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
 
 
 def _figures(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
-    from attnlimit.report.icl_lengths import lengths_figure
-    from attnlimit.report.icl_risk import risk_figure
-    from attnlimit.report.icl_trajectory import trajectory_figure
-    from attnlimit.report.style import save
+    from attnlimit.report.figures.icl_lengths import lengths_figure
+    from attnlimit.report.figures.icl_risk import risk_figure
+    from attnlimit.report.figures.icl_trajectory import trajectory_figure
+    from attnlimit.report.figures.style import save
 
     paths = []
     for place, part in enumerate(result.tasks):

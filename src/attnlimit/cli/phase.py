@@ -44,8 +44,8 @@ def phase(
     diagram = phase_diagram(law_of(measure, dim, cov, scale), numbers(kappa, "--kappa"), whole_numbers(n))
     where = None
     if plot is not None:
-        from attnlimit.report.phase import phase_figure
-        from attnlimit.report.style import save
+        from attnlimit.report.figures.phase import phase_figure
+        from attnlimit.report.figures.style import save
 
         where = save(phase_figure(diagram), plot)
     if as_json:

@@ -131,10 +131,10 @@ def _bar(name: str) -> Iterator[Callable[[Done], None]]:
 
 def _derived(folder: Path) -> dict[str, Any]:
     """The table, the summary, the figures and the report, made from the store."""
+    from attnlimit.report.figures.study import figures
+    from attnlimit.report.figures.style import save
     from attnlimit.report.html import page
     from attnlimit.report.html.study import study_page
-    from attnlimit.report.study import figures
-    from attnlimit.report.style import save
     from attnlimit.studies import derive, open_run
 
     with open_run(folder) as run:

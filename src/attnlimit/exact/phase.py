@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
 from attnlimit.inputs import Array, as_counts, as_float, as_points
 from attnlimit.measures import Empirical, Measure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 AVERAGING, FEW_KEYS, ONE_KEY = "averaging", "few keys", "one key"
 SCALE = "root mean square distance of the attended values from the mean token, (E_κ‖y − E y‖²)^(1/2)"
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseDiagram:
+class PhaseDiagram(Drawn):
     """Relative error of n-key attention on a grid of κ, the standard deviation of the scores, and n."""
 
     kappa: tuple[float, ...]
@@ -60,10 +57,6 @@ class PhaseDiagram:
         arrays = {name: getattr(self, name).tolist() for name in names}
         words = {"region": self.region, "scale_is": SCALE, "law": self.law, "method": self.method}
         return {"kappa": list(self.kappa), "n": list(self.n), **arrays, **words}
-
-    def plot(self) -> Figure:
-        """The relative error over κ and n, with the two lines."""
-        return import_module("attnlimit.report.phase").phase_figure(self)  # a layer above
 
 
 def phase_diagram(

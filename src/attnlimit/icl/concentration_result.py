@@ -81,4 +81,4 @@ class Concentration:
 
     def plot(self) -> Figure:
         """Each error against length with 95 % intervals, its fitted rate, and the exact curve of the outputs."""
-        return import_module("attnlimit.report.concentration").concentration_figure(self)
+        return import_module("attnlimit.report.figures.concentration").concentration_figure(self)

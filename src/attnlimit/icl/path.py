@@ -86,7 +86,9 @@ class Path:
 
     def plot(self) -> Figure:
         """Risk, and the distance to the end, along the path."""
-        return import_module("attnlimit.report.flow").flow_figure(self)  # a layer above: found when asked for
+        return import_module("attnlimit.report.figures.flow").flow_figure(
+            self
+        )  # a layer above: found when asked for
 
 
 def gathered(

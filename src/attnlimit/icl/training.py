@@ -108,7 +108,9 @@ class Training:
 
     def plot(self) -> Figure:
         """Risk and the gap to the infinite-prompt flow along training."""
-        module = import_module("attnlimit.report.icl_trajectory")  # a layer above: found when asked for
+        module = import_module(
+            "attnlimit.report.figures.icl_trajectory"
+        )  # a layer above: found when asked for
         return module.trajectory_figure([self])
 
 

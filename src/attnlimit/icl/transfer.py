@@ -100,7 +100,7 @@ class Transfer:
 
     def plot(self) -> Figure:
         """Risk against length, the floor, and the length needed."""
-        return import_module("attnlimit.report.transfer").transfer_figure(self)
+        return import_module("attnlimit.report.figures.transfer").transfer_figure(self)
 
 
 def transfer(

@@ -18,7 +18,7 @@ WHICH = "mean over heads"
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.model_heads import model_heads_figure
+    from attnlimit.report.figures.model_heads import model_heads_figure
 
     point = runs[SPEC]["points"][0]
     return model_heads_figure(

@@ -36,7 +36,7 @@ def window_figure(runs: Runs) -> Figure:
 
 
 def _figure(point: dict[str, Any], policy: str, words: str, other: Any) -> Figure:
-    from attnlimit.report.model_heads import model_heads_figure
+    from attnlimit.report.figures.model_heads import model_heads_figure
 
     return model_heads_figure(
         heads.chosen(point, policy),

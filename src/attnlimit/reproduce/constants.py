@@ -148,13 +148,13 @@ def _edge_rate(H: float) -> float:
 
 
 def uniform_figure(runs: Runs) -> Figure:
-    from attnlimit.report.constants import uniform_constant_figure
+    from attnlimit.report.figures.constants import uniform_constant_figure
 
     return uniform_constant_figure(uniform_rows(runs), 1 - DELTA)
 
 
 def moment_figure(runs: Runs) -> Figure:
-    from attnlimit.report.constants import moment_constant_figure
+    from attnlimit.report.figures.constants import moment_constant_figure
 
     rate = _edge_rate(runs[MOMENT]["points"][0]["horizon"])
     return moment_constant_figure(moment_rows(runs), rate)

@@ -64,7 +64,7 @@ def words(model: str) -> str:
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.downstream_changes import changes_figure
+    from attnlimit.report.figures.downstream_changes import changes_figure
 
     models = by_model(runs, ALL)
     first = next(iter(models.values()))
@@ -80,7 +80,7 @@ def figure(runs: Runs) -> Figure:
 
 
 def thirds_figure(runs: Runs) -> Figure:
-    from attnlimit.report.downstream_changes import thirds_figure as draw
+    from attnlimit.report.figures.downstream_changes import thirds_figure as draw
 
     (points,) = by_model(runs, THIRDS).values()
     return draw(curve(points, "change"), curve(points), " ".join(weights(runs)))

@@ -53,7 +53,7 @@ def _falls(name: str, points: list[dict[str, Any]]) -> Verdict:
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.gradient_concentration import gradient_concentration_figure
+    from attnlimit.report.figures.gradient_concentration import gradient_concentration_figure
 
     return gradient_concentration_figure(runs[SPEC]["points"], QUANTITIES)
 

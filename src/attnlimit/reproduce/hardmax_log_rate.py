@@ -20,7 +20,7 @@ WORDS = {"log": "C/log n", "power": "power of n"}
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.hardmax import hardmax_figure
+    from attnlimit.report.figures.hardmax import hardmax_figure
 
     return hardmax_figure(runs[SPEC]["points"])
 

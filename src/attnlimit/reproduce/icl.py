@@ -168,7 +168,7 @@ def _arrival(along: dict[str, Any]) -> int:
 
 
 def risk_figure(runs: Runs) -> Figure:
-    from attnlimit.report.icl_reproduced import risk_figure as draw
+    from attnlimit.report.figures.icl_reproduced import risk_figure as draw
 
     return draw(
         [
@@ -186,7 +186,7 @@ def risk_figure(runs: Runs) -> Figure:
 
 
 def trajectory_figure(runs: Runs) -> Figure:
-    from attnlimit.report.icl_reproduced import trajectory_figure as draw
+    from attnlimit.report.figures.icl_reproduced import trajectory_figure as draw
 
     return draw(
         [(one.words, one.lengths, one.points["softmax"]["along"]) for one in trained(runs, TRAJECTORY)]

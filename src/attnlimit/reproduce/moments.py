@@ -95,7 +95,7 @@ def _falls(name: str, some: Sequence[Point]) -> Verdict:
 
 
 def gaussian_figure(runs: Runs) -> Figure:
-    from attnlimit.report.slopes import slopes_figure
+    from attnlimit.report.figures.slopes import slopes_figure
 
     return slopes_figure(points(runs))
 
@@ -122,7 +122,7 @@ def sphere_verdicts(runs: Runs) -> list[Verdict]:
 
 
 def sphere_figure(runs: Runs) -> Figure:
-    from attnlimit.report.slopes import slopes_figure
+    from attnlimit.report.figures.slopes import slopes_figure
 
     return slopes_figure(points(runs), bounded=True)
 

@@ -23,7 +23,7 @@ SLOPE_SLACK, LINE_SLACK, TOP_SLACK = 0.06, 0.25, 0.1
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.phase import phase_figure
+    from attnlimit.report.figures.phase import phase_figure
 
     return phase_figure(_diagram(runs[SPEC]["points"][0]))
 

@@ -18,7 +18,7 @@ rms error near its transition."""
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.sharp_rates import sharp_rates_figure
+    from attnlimit.report.figures.sharp_rates import sharp_rates_figure
 
     return sharp_rates_figure(runs[SPEC]["points"])
 

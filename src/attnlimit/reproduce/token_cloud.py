@@ -18,7 +18,7 @@ NORMAL = 1.96
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.token_cloud import token_cloud_figure
+    from attnlimit.report.figures.token_cloud import token_cloud_figure
 
     point = runs[SPEC]["points"][0]
     return token_cloud_figure(point, f"Tokens behind layer {point['layer']}. {point['weights']}")

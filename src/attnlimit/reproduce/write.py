@@ -8,9 +8,9 @@ from typing import Any
 
 from attnlimit.errors import MissingExtra
 from attnlimit.files.records import finite, write_json, write_table, write_text
+from attnlimit.report.figures.style import save
 from attnlimit.report.html.other import other
 from attnlimit.report.html.page import page
-from attnlimit.report.style import save
 from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
 from attnlimit.studies.machine import versions
 from attnlimit.studies.store import said

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
-from attnlimit.studies.kinds import kind
+from attnlimit.studies.kind import Result, kind
 from attnlimit.studies.points import rounded, tasks
 from attnlimit.studies.spec import Study
 from attnlimit.studies.store import Store
@@ -23,10 +24,10 @@ def extend(study: Study, store: Store, point: int) -> int:
     """Add the next round of a point if its tasks are all done and not yet precise enough; how many tasks it has."""
     if study.precision is None or store.lacks(point):
         return 0
-    known = store.results_of(point)
+    found, known = kind(study.kind), store.results_of(point)
     done = sum(count for count, _ in known)
     what = json.loads(store.what(point))
-    wanted = replicates_for(study, [unpack(result) for _, result in known], what, done)
+    wanted = replicates_for(study, [unpack(found, result) for _, result in known], what, done)
     stop = (
         2 * done if wanted is None else min(wanted, 2 * done)
     )  # the width is an estimate too: at most twice as many
@@ -36,15 +37,14 @@ def extend(study: Study, store: Store, point: int) -> int:
     return len(added)
 
 
-def replicates_for(
-    study: Study, results: list[dict[str, object]], what: dict[str, object], done: int
-) -> int | None:
+def replicates_for(study: Study, results: Sequence[Result], what: dict[str, object], done: int) -> int | None:
     """How many replicates the asked precision needs, from the width that `done` of them have, which falls like
     1/√replicates; None if they tell no width."""
     precision, found = study.precision, kind(study.kind)
     if precision is None or found.half_width is None:
         return done
-    width = found.half_width(found.what.model_validate(what), results, precision.of, precision.level)
+    asked, joined = found.what.model_validate(what), found.result.joined(results)
+    width = found.half_width(asked, joined, precision.of, precision.level)
     if width <= precision.half_width:
         return done
     return math.ceil(done * MARGIN * (width / precision.half_width) ** 2) if width < math.inf else None

@@ -15,7 +15,7 @@ from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors import Executor
 from attnlimit.studies.executors.serial import Serial
 from attnlimit.studies.folder import describe
-from attnlimit.studies.kinds import kind
+from attnlimit.studies.kind import kind
 from attnlimit.studies.lock import locked
 from attnlimit.studies.points import count_points, points, tasks
 from attnlimit.studies.spec import Study
@@ -25,6 +25,8 @@ from attnlimit.studies.task import Task
 from attnlimit.studies.work import Outcome
 
 DEATHS, PAGE, TICK = 3, 256, 0.2
+CHECKPOINTS = "checkpoints"
+"""The folder of the run where long tasks keep theirs."""
 
 
 class Progress(NamedTuple):
@@ -66,6 +68,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.done, self.total = self.store.counts()
+        self._checkpoints = str(self.store.path.resolve().with_name(CHECKPOINTS))
 
     def go(self, executor: Executor) -> None:
         self._tell()
@@ -113,6 +116,7 @@ class Run:
             row.replicates,
             study.seed,
             study.threads,
+            self._checkpoints,
         )
 
     def _take(self, outcome: Outcome) -> None:

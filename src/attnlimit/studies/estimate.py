@@ -13,7 +13,7 @@ from attnlimit.errors import InputError
 from attnlimit.numerics.words import counted
 from attnlimit.studies.adaptive import replicates_for
 from attnlimit.studies.executors.processes import Processes
-from attnlimit.studies.kinds import kind
+from attnlimit.studies.kind import kind
 from attnlimit.studies.points import count_points, points, tasks
 from attnlimit.studies.spec import Study
 from attnlimit.studies.store import NAME
@@ -142,7 +142,7 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
 def _tried(study: Study, sample: Sample, outcome: Outcome) -> Tried:
     task, wanted = sample.task, study.replicates
     if study.precision is not None:
-        told = replicates_for(study, [unpack(outcome.body)], task.what, task.count)
+        told = replicates_for(study, [unpack(kind(task.kind), outcome.body)], task.what, task.count)
         wanted = study.precision.max_replicates if told is None else told
     return Tried(sample.times * outcome.seconds / task.count, wanted)
 

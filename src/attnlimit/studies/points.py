@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.files.yamlfile import Place, validated
-from attnlimit.studies.kinds import Kind, kind
+from attnlimit.studies.kind import Kind, kind
 from attnlimit.studies.spec import Study, put
 from attnlimit.studies.task import Task
 
@@ -73,7 +73,7 @@ def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> 
 
 
 def _what(
-    found: Kind, study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
+    found: Kind[Any, Any], study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
 ) -> Any:
     data = _changed(study, change)
     try:
@@ -87,22 +87,25 @@ def _what(
         return validated(found.what, data, here, path)
 
 
-def _check_replicates(study: Study, found: Kind, path: str | Path) -> None:
-    if found.name == "exact" and study.replicates > 1:
-        raise InputError(f"{path}: replicates: an exact curve has no noise; leave the field out.")
+def _check_replicates(study: Study, found: Kind[Any, Any], path: str | Path) -> None:
+    if not found.noise and study.replicates > 1:
+        raise InputError(
+            f"{path}: replicates: kind {found.name} is exact and has no noise; leave the field out."
+        )
     if study.precision is not None and found.half_width is None:
         raise InputError(
-            f"{path}: precision is for kind convergence; {found.name} has no interval to narrow."
+            f"{path}: precision is for kinds such as convergence; {found.name} has no interval to narrow."
         )
-    if found.name != "convergence":
-        return
-    if study.replicates < 2 or study.chunk < 2:
+    if study.replicates < found.least or study.chunk < found.least:
         raise InputError(
-            f"{path}: replicates and chunk must be at least 2: errors are known by their spread."
+            f"{path}: replicates and chunk must be at least {found.least}: errors are known by their spread."
         )
     most = study.replicates if study.precision is None else study.precision.max_replicates
-    if study.replicates % study.chunk == 1 or most % study.chunk == 1:
-        raise InputError(f"{path}: {most} replicates by {study.chunk} leave a task of 1: change chunk.")
+    for left in (study.replicates % study.chunk, most % study.chunk):
+        if 0 < left < found.least:
+            raise InputError(
+                f"{path}: {most} replicates by {study.chunk} leave a task of {left}: change chunk."
+            )
 
 
 def _changed(study: Study, change: dict[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_va
 from attnlimit.errors import InputError
 from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.studies.fields import Fields, Seed, with_digests
-from attnlimit.studies.kinds import NAMES
+from attnlimit.studies.kind import kinds
 
 CHUNK, QUICK_REPLICATES, QUICK_VALUES = 25, 8, 3
 Values = Annotated[list[Any], Field(min_length=1)]
 
 
 def _known(kind: str) -> str:
-    if kind not in NAMES:
-        raise ValueError(f"must be one of {', '.join(NAMES)}; got {kind!r}")
+    if kind not in kinds():
+        raise ValueError(f"must be one of {', '.join(kinds())}; got {kind!r}")
     return kind
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import StoreError
-from attnlimit.studies.schema import migrate
+from attnlimit.studies.schema import create, version
 from attnlimit.studies.task import Task, canonical
 
 NAME = "store.sqlite"
@@ -57,7 +57,8 @@ class Store:
                 f"{self.path} is damaged ({found}): move the run away and start it again; `attnlimit export` may still "
                 "read part of it."
             )
-        migrate(self.connection, str(folder))
+        if version(self.connection, str(folder)) == 0:
+            create(self.connection)
         self._wal = os.open(f"{self.path}-wal", os.O_RDWR) if wal else None
 
     @contextmanager

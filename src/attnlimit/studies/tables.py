@@ -6,16 +6,16 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files import records
 from attnlimit.files.records import finite
-from attnlimit.studies.kinds import kind
+from attnlimit.studies.kind import kind
 from attnlimit.studies.store import said
-from attnlimit.studies.view import StudyRun
+from attnlimit.studies.view import StudyRun, value_at
 
 AT_ONCE = 50_000
 SCHEMA = "attnlimit.study/1"
@@ -23,10 +23,9 @@ SCHEMA = "attnlimit.study/1"
 
 def varied(run: StudyRun) -> dict[str, str]:
     """The columns that tell points apart: paths of the grid and of the cases, each "int", "float" or "text"."""
-    paths = dict.fromkeys(chain(run.study.grid, *run.study.cases))
-    types: dict[str, set[type]] = {path: set() for path in paths}
+    types: dict[str, set[type]] = {path: set() for path in run.paths}
     for _, what in run.points():
-        for path in paths:
+        for path in types:
             types[path].add(type(value_at(what, path)))
     return {path: _column(found - {type(None)}) for path, found in types.items()}
 
@@ -37,30 +36,22 @@ def _column(types: set[type]) -> str:
     return "text"
 
 
-def value_at(what: dict[str, Any], path: str) -> Any:
-    """The value of a field by its path; a list or mapping as JSON."""
-    value: Any = what
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return json.dumps(value) if isinstance(value, list | dict) else value
-
-
 def columns(run: StudyRun) -> dict[str, str]:
     """Names and types of the long table: the point, what varies, then what the kind measures."""
-    measured: dict[str, str] = {"replicate": "int", **kind(run.study.kind).columns}
+    measured: dict[str, str] = {"replicate": "int", **kind(run.study.kind).result.columns}
     varies = {f"what.{path}" if path in measured else path: column for path, column in varied(run).items()}
     return {"point": "int", **varies, **measured}
 
 
 def rows(run: StudyRun) -> Iterator[list[Any]]:
     """The long table, in the order of the points, whatever order they were computed in."""
-    found, paths = kind(run.study.kind), list(varied(run))
-    where = list(found.columns).index("replicate") if "replicate" in found.columns else None
+    names = list(kind(run.study.kind).result.columns)
+    where = names.index("replicate") if "replicate" in names else None
     for index, first, result in run.results():
         what = json.loads(run.rows("SELECT what FROM points WHERE point = ?", index)[0][0])
-        told = [index, *(_cell(value_at(what, path)) for path in paths)]
-        for row in found.rows(result):
-            cells = list(row)
+        told = [index, *(_cell(value_at(what, path)) for path in run.paths)]
+        for row in result.rows():
+            cells: list[Any] = list(row)
             replicate = first + (0 if where is None else cells.pop(where))
             yield [*told, replicate, *cells]
 
@@ -110,14 +101,7 @@ def _csv(run: StudyRun, path: Path) -> None:
 
 def summary(run: StudyRun) -> dict[str, Any]:
     """The study, its state, its sessions, and every point that has results, in few numbers."""
-    found, paths = kind(run.study.kind), list(varied(run))
-    told = []
-    for index, what in run.points():
-        results = [result for *_, result in run.results(index)]
-        if results:
-            varies = {path: value_at(what, path) for path in paths}
-            record = found.summary(found.what.model_validate(what), results)
-            told.append({"point": index, "varies": varies, **record})
+    told = [{"point": one.index, "varies": one.varies, **one.result.summary()} for one in run.found()]
     state = run.state.to_dict()
     return {
         "schema": SCHEMA,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -31,11 +31,15 @@ class Task:
     """The study's; that of the task is `stream`."""
     threads: int = 1
     """Sums may depend on the number of threads, so it belongs to the task."""
+    place: str | None = field(default=None, compare=False)
+    """A folder of the run for its checkpoints: where it runs, not what it is."""
 
     @cached_property
     def id(self) -> bytes:
         """SHA-256 of what the task is, with files by their content."""
-        return sha256(canonical(without_places(self._plain()))).digest()
+        what = self._plain()
+        del what["place"]
+        return sha256(canonical(without_places(what))).digest()
 
     @property
     def stream(self) -> int:

@@ -8,12 +8,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from attnlimit.errors import InputError
+from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.lock import holder
-from attnlimit.studies.schema import VERSION, migrate, version
+from attnlimit.studies.schema import version
 from attnlimit.studies.spec import Study
 from attnlimit.studies.store import NAME, said
 from attnlimit.studies.work import unpack
@@ -74,14 +76,30 @@ class StudyRun:
         for point, what in self._connection.execute("SELECT point, what FROM points ORDER BY point"):
             yield point, json.loads(what)
 
-    def results(self, point: int | None = None) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    @property
+    def paths(self) -> list[str]:
+        """The fields that tell points apart: those of the grid and of the cases."""
+        return list(dict.fromkeys(chain(self.study.grid, *self.study.cases)))
+
+    def found(self) -> list[Point[Any]]:
+        """Every point that has results, those of its tasks as one."""
+        known, points = kind(self.study.kind), []
+        for index, what in self.points():
+            parts = [result for *_, result in self.results(index)]
+            if parts:
+                varies = {path: value_at(what, path) for path in self.paths}
+                asked = known.what.model_validate(what)
+                points.append(Point(index, varies, asked, known.result.joined(parts)))
+        return points
+
+    def results(self, point: int | None = None) -> Iterator[tuple[int, int, Result]]:
         """(point, first replicate, result) of every finished task, or of those of one point."""
         chosen = "" if point is None else "WHERE point = ?"
         query = (
             f"SELECT point, first, result FROM tasks JOIN results USING (id) {chosen} ORDER BY point, first"
         )
         for index, first, result in self._connection.execute(query, () if point is None else (point,)):
-            yield index, first, unpack(result)
+            yield index, first, unpack(kind(self.study.kind), result)
 
     def failures(self) -> list[dict[str, Any]]:
         """Every attempt that failed, of tasks of the present study, with its traceback."""
@@ -93,6 +111,14 @@ class StudyRun:
 
     def sessions(self) -> list[dict[str, Any]]:
         return [json.loads(about) for (about,) in self.rows("SELECT about FROM sessions ORDER BY session")]
+
+
+def value_at(what: dict[str, Any], path: str) -> Cell:
+    """The value of a field by its path; a list or mapping as JSON."""
+    value: Any = what
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 @contextmanager
@@ -115,19 +141,12 @@ def _connect(folder: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)
     try:
         connection.execute("PRAGMA query_only = ON")
-        found = version(connection)
-        if found == VERSION:
-            return connection
-        if found == 0:
+        if version(connection, str(folder)) == 0:
             raise InputError(f"{folder} holds a run that never started: run its specification again.")
-        memory = sqlite3.connect(":memory:", isolation_level=None)
-        connection.backup(memory)  # an older version is brought up to date in a copy; the file stays as it is
-        migrate(memory, str(folder))
     except BaseException:
         connection.close()
         raise
-    connection.close()
-    return memory
+    return connection
 
 
 def find_runs(folder: str | Path) -> list[Path]:

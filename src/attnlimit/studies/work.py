@@ -8,11 +8,14 @@ import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from pydantic import ValidationError
 
-from attnlimit.studies.kinds import kind
+from attnlimit.studies.errors import StoreError
+from attnlimit.studies.kind import Kind, R, Result, W, kind
 from attnlimit.studies.task import Task, canonical
 
 LONGEST = 16_000
@@ -40,21 +43,31 @@ def work(place: int, task: bytes) -> Outcome:
     return Outcome(place, how, body, time.perf_counter() - start)
 
 
-def run(task: Task) -> dict[str, Any]:
-    """The result of a task, as plain data."""
+def run(task: Task) -> Result:
+    """The result of a task."""
     found = kind(task.kind)
+    place = None if task.place is None else Path(task.place)
+    if place is not None and not place.parent.is_dir():
+        place = None  # a worker on another machine, without the disk of the run
     with _threads(task.threads):
-        return found.run(found.what.model_validate(task.what), task.count, task.stream)
-
-
-def pack(result: dict[str, Any]) -> bytes:
-    """Compressed JSON: numbers keep every bit, and nothing in it can run."""
-    return zlib.compress(canonical(result), 6)
-
-
-def unpack(data: bytes) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(zlib.decompress(data))
+        result: Result = found.run(found.what.model_validate(task.what), task.count, task.stream, place)
     return result
+
+
+def pack(result: Result) -> bytes:
+    """Its record as compressed JSON: numbers keep every bit, and nothing in it can run."""
+    return zlib.compress(canonical(result.to_dict()), 6)
+
+
+def unpack(found: Kind[W, R], data: bytes) -> R:
+    """The result of a task of that kind."""
+    try:
+        return found.result.from_dict(json.loads(zlib.decompress(data)))
+    except ValidationError as problem:
+        raise StoreError(
+            f"A result of kind {found.name} has another form than this attnlimit gives it: run the study again in a new "
+            f"folder, or read it with the attnlimit that wrote it ({problem.errors()[0]['msg']})."
+        ) from problem
 
 
 @contextmanager

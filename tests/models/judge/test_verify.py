@@ -412,8 +412,8 @@ def test_bad_sizes_and_horizons_are_refused(gpt2, bert, articles):
 
 def test_figure_shows_the_curve_with_its_intervals(curve):
     pytest.importorskip("matplotlib")
-    from attnlimit.report.downstream import downstream_figure
-    from attnlimit.report.style import save
+    from attnlimit.report.figures.downstream import downstream_figure
+    from attnlimit.report.figures.style import save
 
     ax = downstream_figure({"uniform": curve, "split": curve}, title="x").axes[0]
     line, other = (one.lines[0] for one in ax.containers)

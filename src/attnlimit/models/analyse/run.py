@@ -135,7 +135,9 @@ class Run:
 
     def plot(self) -> Figure:
         """The heat map of n(ε) by layer and head."""
-        return import_module("attnlimit.report.heads").heat_map(self)  # a layer above: found when asked for
+        return import_module("attnlimit.report.figures.heads").heat_map(
+            self
+        )  # a layer above: found when asked for
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **self.facts, "heads": [one.to_dict() for one in self.heads]}

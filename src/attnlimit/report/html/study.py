@@ -59,7 +59,7 @@ def study_page(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def drawn(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The study's figures, as SVG; none without matplotlib."""
-    from attnlimit.report.study import figures
+    from attnlimit.report.figures.study import figures
 
     try:
         made = figures(dict(record))

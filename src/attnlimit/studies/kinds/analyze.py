@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from attnlimit.studies.fields import Fields, File
-from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.kind import Column
+from attnlimit.studies.untyped import Data, untyped
 
 if TYPE_CHECKING:
     from attnlimit.models.see.load import Loaded
@@ -29,7 +30,7 @@ class Analyze(Fields):
     device: Literal["cpu", "cuda"] = "cpu"
 
 
-def run(what: Analyze, replicates: int, seed: int) -> Result:
+def run(what: Analyze, replicates: int, seed: int) -> Data:
     """The queries are a replicate's own; the model and the text are not random."""
     from attnlimit.models.analyse.analyze import analyze
     from attnlimit.models.see.text import texts
@@ -74,7 +75,7 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
+def rows(result: Data) -> Iterator[tuple[Any, ...]]:
     for one in result["heads"]:
         facts = tuple(one[name] for name in ("layer", "head", "horizon", "n_p90", "visible_keys"))
         for policy, curve in one["curves"].items():
@@ -82,7 +83,7 @@ def rows(result: Result) -> Iterator[tuple[Any, ...]]:
                 yield *facts, policy, n, rms
 
 
-def summary(what: Analyze, results: list[Result]) -> dict[str, Any]:
+def summary(what: Analyze, results: list[Data]) -> dict[str, Any]:
     """Heads by the keys they need, over all replicates of the queries."""
     first = results[0]
     facts = {key: value for key, value in first.items() if key not in ("heads", "seed")}
@@ -98,4 +99,4 @@ def summary(what: Analyze, results: list[Result]) -> dict[str, Any]:
     return {**facts, "replicates": len(results), "heads": heads}
 
 
-KIND = Kind("analyze", Analyze, run, COLUMNS, rows, summary, check=check)
+KIND = untyped("analyze", Analyze, run, COLUMNS, rows, summary, check=check)

@@ -12,8 +12,9 @@ from attnlimit.errors import AttnlimitError
 from attnlimit.icl.concentration import concentration
 from attnlimit.icl.exact_outputs import exact_outputs
 from attnlimit.sampling import Convergence
-from attnlimit.studies.kinds import Column, Kind, Result
-from attnlimit.studies.kinds.setting import Setting
+from attnlimit.studies.kind import Column
+from attnlimit.studies.setting import Setting, told
+from attnlimit.studies.untyped import Data, untyped
 
 
 class Concentration(Setting):
@@ -22,7 +23,7 @@ class Concentration(Setting):
     queries: PositiveInt = 64
 
 
-def run(what: Concentration, replicates: int, seed: int) -> Result:
+def run(what: Concentration, replicates: int, seed: int) -> Data:
     head, law = what.build()
     found = concentration(
         head, law, what.n, query_count=what.queries, replicates=replicates, exact=False, generator=seed
@@ -34,16 +35,16 @@ def run(what: Concentration, replicates: int, seed: int) -> Result:
     }
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
+def rows(result: Data) -> Iterator[tuple[Any, ...]]:
     for name, errors in result["norms"].items():
         for replicate, row in enumerate(errors):
             for n, error, square in zip(result["n"], row, result["squares"][name][replicate], strict=True):
                 yield replicate, name, n, error, square
 
 
-def summary(what: Concentration, results: list[Result]) -> dict[str, Any]:
+def summary(what: Concentration, results: list[Data]) -> dict[str, Any]:
     """Curves and fits of every quantity, and the exact rms error of the outputs."""
-    record: dict[str, Any] = {"n": results[0]["n"], **what.predicted()}
+    record: dict[str, Any] = {"n": results[0]["n"], **told(what.limit())}
     for name in results[0]["squares"]:
         curve = _curve(name, results)
         record[name] = {
@@ -61,7 +62,7 @@ def summary(what: Concentration, results: list[Result]) -> dict[str, Any]:
     return record
 
 
-def _curve(name: str, results: list[Result]) -> Convergence:
+def _curve(name: str, results: list[Data]) -> Convergence:
     squares, norms = (
         torch.tensor([row for one in results for row in one[field][name]], dtype=torch.float64)
         for field in ("squares", "norms")
@@ -76,7 +77,7 @@ COLUMNS: dict[str, Column] = {
     "error": "float",
     "square": "float",
 }
-KIND = Kind(
+KIND = untyped(
     "concentration",
     Concentration,
     run,

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from attnlimit.designs import Block, Coins, Different, Independent, Kept, Prefix, Sampling, Strata
 from attnlimit.errors import InputError, RateNotResolved
-from attnlimit.sampling import Convergence as Curve
+from attnlimit.rates import ErrorCurve, PowerFit
+from attnlimit.sampling import Convergence as Experiment
 from attnlimit.sampling import measure_convergence
 from attnlimit.sampling.measure import as_statistic
 from attnlimit.sampling.setup import Fresh, Own, set_up
 from attnlimit.sampling.statistic import Statistic
-from attnlimit.studies.kinds import Kind, Result
-from attnlimit.studies.kinds.setting import Setting
+from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 LEAST = 2
-"""Replicates of a task."""
+"""Replicates of a task: errors are known by their spread."""
 
 
 class Convergence(Setting):
@@ -50,6 +54,91 @@ class Convergence(Setting):
         return self
 
 
+@dataclass(frozen=True, eq=False)
+class Measured(CurveResult):
+    """One row of errors a replicate."""
+
+    columns: ClassVar[Mapping[str, Column]] = {
+        "replicate": "int",
+        "n": "int",
+        "square": "float",
+        "error": "float",
+    }
+
+    n: tuple[int, ...]
+    statistic: str
+    squares: Array
+    """(replicates, n)"""
+    norms: Array | None
+    method: str
+    reference: str
+    limit: Limit | None
+
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        norms = [[None] * len(self.n)] * len(self.squares) if self.norms is None else self.norms.tolist()
+        for replicate, (squares, errors) in enumerate(zip(self.squares.tolist(), norms, strict=True)):
+            for n, square, error in zip(self.n, squares, errors, strict=True):
+                yield replicate, n, square, error
+
+    @classmethod
+    def joined(cls, parts: Sequence[Measured]) -> Measured:
+        """The replicates of all tasks as one experiment."""
+        first, norms = parts[0], [one.norms for one in parts if one.norms is not None]
+        return cls(
+            first.n,
+            first.statistic,
+            torch.cat([one.squares for one in parts]),
+            torch.cat(norms) if norms else None,
+            first.method,
+            first.reference,
+            first.limit,
+        )
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        method = f"Monte Carlo, {len(self.squares)} replicates, {self.method}"
+        return Experiment(self.n, self.statistic, self.squares, self.norms, method, self.reference)
+
+    @property
+    def curve(self) -> ErrorCurve:
+        found = self.experiment
+        noise = found.rms_standard_error.nan_to_num(math.inf, math.inf)
+        return ErrorCurve(self.n, found.rms, noise, method=found.method)
+
+    @property
+    def fit(self) -> PowerFit | None:
+        return self._fitted if isinstance(self._fitted, PowerFit) else None
+
+    @cached_property
+    def _fitted(self) -> PowerFit | str:
+        """The fit, or why there is none."""
+        try:
+            return self.experiment.fit()
+        except (InputError, RateNotResolved) as problem:
+            return str(problem)
+
+    @property
+    def sharp(self) -> float | None:
+        known = self.statistic == "map" and self.limit is not None
+        return float(self.limit.rates.mean) if known and self.limit is not None else None
+
+    def summary(self) -> dict[str, Any]:
+        known = {
+            key: value
+            for key, value in self.experiment.to_dict().items()
+            if key not in ("errors", "errors_are")
+        }
+        fit = {"fit": None, "no_fit": self._fitted} if self.fit is None else {"fit": self.fit.to_dict()}
+        return {**known, **fit, **told(self.limit)}
+
+    def shown(self) -> list[Row]:
+        return [{"statistic": self.statistic, "replicates": len(self.squares), **super().shown()[0]}]
+
+    def methods(self) -> Row:
+        fit = {} if self.fit is None else {"Fit": self.fit.method}
+        return {"Method": self.experiment.method, "Compared with": self.reference, **fit}
+
+
 DRAWS = {
     "iid": Independent(),
     "without-replacement": Different(),
@@ -77,8 +166,7 @@ def check(what: Convergence) -> None:
     statistic.experiment(set_up(*what.build(), what.n, sampling, queries))
 
 
-def run(what: Convergence, replicates: int, seed: int) -> Result:
-    """One row of errors a replicate."""
+def run(what: Convergence, replicates: int, seed: int, place: Path | None) -> Measured:
     head, law = what.build()
     statistic, sampling, queries = _method(what)
     found = measure_convergence(
@@ -91,72 +179,40 @@ def run(what: Convergence, replicates: int, seed: int) -> Result:
         replicates=replicates,
         generator=torch.Generator(law.device).manual_seed(seed),
     )
-    return {
-        "n": list(found.n),
-        "squares": found.squares.double().tolist(),
-        "norms": None if found.norms is None else found.norms.double().tolist(),
-        "statistic": found.statistic,
-        "method": found.method.split(" replicates, ", 1)[1],
-        "reference": found.reference,
-    }
-
-
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
-    for replicate, squares in enumerate(result["squares"]):
-        norms = [None] * len(squares) if result["norms"] is None else result["norms"][replicate]
-        for n, square, norm in zip(result["n"], squares, norms, strict=True):
-            yield replicate, n, square, norm
-
-
-def curve(results: list[Result]) -> Curve:
-    """The replicates of all tasks of a point as one experiment."""
-    first = results[0]
-    squares = torch.tensor([row for one in results for row in one["squares"]], dtype=torch.float64)
-    norms = [row for one in results for row in one["norms"] or ()]
-    return Curve(
-        n=tuple(first["n"]),
-        statistic=first["statistic"],
-        squares=squares,
-        norms=torch.tensor(norms, dtype=torch.float64) if len(norms) == len(squares) else None,
-        method=f"Monte Carlo, {len(squares)} replicates, {first['method']}",
-        reference=first["reference"],
+    return Measured(
+        found.n,
+        found.statistic,
+        found.squares.double(),
+        None if found.norms is None else found.norms.double(),
+        found.method.split(" replicates, ", 1)[1],
+        found.reference,
+        what.limit(),
     )
 
 
-def summary(what: Convergence, results: list[Result]) -> dict[str, Any]:
-    found = curve(results)
-    record = {key: value for key, value in found.to_dict().items() if key not in ("errors", "errors_are")}
-    try:
-        record["fit"] = found.fit().to_dict()
-    except (InputError, RateNotResolved) as problem:
-        record["fit"], record["no_fit"] = None, str(problem)
-    return {**record, **what.predicted()}
-
-
-def half_width(what: Convergence, results: list[Result], of: str, level: float) -> float:
+def half_width(what: Convergence, found: Measured, of: str, level: float) -> float:
     """Of the fitted exponent's interval; or of the error's, relative to it, at the n where that is widest."""
-    found = curve(results)
     if of == "slope":
         try:
-            low, high = found.fit(level=level).interval
+            low, high = found.experiment.fit(level=level).interval
         except (InputError, RateNotResolved):
             return math.inf  # too few replicates to tell
         return (high - low) / 2
     from scipy import stats  # it takes longer to import than most tasks to run
 
-    relative = found.rms_standard_error / found.rms
-    quantile = float(stats.t.ppf((1 + level) / 2, found.replicates - 1))
+    relative = found.experiment.rms_standard_error / found.experiment.rms
+    quantile = float(stats.t.ppf((1 + level) / 2, len(found.squares) - 1))
     return quantile * float(relative.nan_to_num(math.inf, posinf=math.inf).max())
 
 
 KIND = Kind(
-    "convergence",
-    Convergence,
-    run,
-    {"replicate": "int", "n": "int", "square": "float", "error": "float"},
-    rows,
-    summary,
+    name="convergence",
+    title="Monte Carlo error curves",
+    what=Convergence,
+    result=Measured,
+    run=run,
     check=check,
     half_width=half_width,
     together=True,
+    least=LEAST,
 )

@@ -12,8 +12,9 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 
 from attnlimit.studies.fields import Fields, File, digest
-from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.kind import Column
 from attnlimit.studies.kinds.model_choice import ModelChoice
+from attnlimit.studies.untyped import Data, untyped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +83,7 @@ def _full(what: str) -> _Full:
     return _Full(ready, given, full, horizons, windows)
 
 
-def run(what: Downstream, replicates: int, seed: int) -> Result:
+def run(what: Downstream, replicates: int, seed: int) -> Data:
     """One sampled run of the model over the examples, beside the full one."""
     from attnlimit.models.attend.sampled import sampled_attention
     from attnlimit.models.budget.budgets import Budgets
@@ -125,7 +126,7 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
+def rows(result: Data) -> Iterator[tuple[Any, ...]]:
     changed = result["changes"]
     for k, horizon in enumerate(result["horizons"]):
         measured = (result["full"][k], result["sampled"][k])
@@ -135,7 +136,7 @@ def rows(result: Result) -> Iterator[tuple[Any, ...]]:
         yield k, horizon, result["attended"], *measured, *more
 
 
-def summary(what: Downstream, results: list[Result]) -> dict[str, Any]:
+def summary(what: Downstream, results: list[Data]) -> dict[str, Any]:
     """All seeds and examples, since intervals and thirds need both."""
     first = results[0]
     errors = torch.tensor([one["hidden_error"] for one in results], dtype=torch.float64)
@@ -164,4 +165,4 @@ def brief(what: Downstream) -> tuple[Downstream, float]:
     return part, (what.examples + what.windows) / (few + 1)
 
 
-KIND = Kind("downstream", Downstream, run, COLUMNS, rows, summary, brief=brief)
+KIND = untyped("downstream", Downstream, run, COLUMNS, rows, summary, brief=brief)

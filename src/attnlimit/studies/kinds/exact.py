@@ -2,50 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from attnlimit.exact.curve import query_average
-from attnlimit.studies.kinds import Column, Kind, Result
-from attnlimit.studies.kinds.setting import Setting
+from attnlimit.rates import ErrorCurve
+from attnlimit.studies.kind import Cell, Column, Curve, Kind, Row
+from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 
 class Exact(Setting):
     """A head on a law, at sizes n up to 10^12."""
 
 
-def run(what: Exact, replicates: int, seed: int) -> Result:
-    head, law = what.build()
-    rms, mean_rms = query_average(head, law, max(what.n))(what.n)
-    slopes = {"local_slope": rms.local_slopes().tolist(), "scale": rms.scale, "method": rms.method}
-    both = {one.statistic: one.error.tolist() for one in (rms, mean_rms)}
-    errors = {
-        one.statistic: [0.0] * len(what.n) if one.standard_error is None else one.standard_error.tolist()
-        for one in (rms, mean_rms)
+@dataclass(frozen=True, eq=False)
+class ExactCurves(CurveResult):
+    """Both averages over queries of the error."""
+
+    columns: ClassVar[Mapping[str, Column]] = {
+        "n": "int",
+        "rms": "float",
+        "rms_standard_error": "float",
+        "mean_rms": "float",
+        "mean_rms_standard_error": "float",
     }
-    return {"n": list(what.n), **both, **slopes, "standard_error": errors}
+
+    rms: Curve
+    mean_rms: Curve
+    limit: Limit | None
+
+    @property
+    def curve(self) -> ErrorCurve:
+        return self.rms
+
+    @property
+    def sharp(self) -> float | None:
+        return None if self.limit is None else float(self.limit.rates.rms)
+
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        both = [part.tolist() for one in (self.rms, self.mean_rms) for part in (one.error, _noise(one))]
+        yield from zip(self.rms.n, *both, strict=True)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "n": list(self.rms.n),
+            "rms": self.rms.error.tolist(),
+            "mean_rms": self.mean_rms.error.tolist(),
+            "local_slope": self.rms.local_slopes().tolist(),
+            "scale": self.rms.scale,
+            "standard_error": {"rms": _noise(self.rms).tolist(), "mean_rms": _noise(self.mean_rms).tolist()},
+            "method": self.rms.method,
+            **told(self.limit),
+        }
+
+    def methods(self) -> Row:
+        return {"Method": self.rms.method}
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
-    yield from zip(
-        result["n"],
-        result["rms"],
-        result["standard_error"]["rms"],
-        result["mean_rms"],
-        result["standard_error"]["mean_rms"],
-        strict=True,
-    )
+def _noise(curve: ErrorCurve) -> Tensor:
+    return curve.error * 0 if curve.standard_error is None else curve.standard_error
 
 
-def summary(what: Exact, results: list[Result]) -> dict[str, Any]:
-    return {**results[0], **what.predicted()}
+def run(what: Exact, replicates: int, seed: int, place: Path | None) -> ExactCurves:
+    head, law = what.build()
+    return ExactCurves(*query_average(head, law, max(what.n))(what.n), what.limit())
 
 
-COLUMNS: dict[str, Column] = {
-    "n": "int",
-    "rms": "float",
-    "rms_standard_error": "float",
-    "mean_rms": "float",
-    "mean_rms_standard_error": "float",
-}
-KIND = Kind("exact", Exact, run, COLUMNS, rows, summary, check=Exact.build)
+KIND = Kind(
+    name="exact",
+    title="exact error curves",
+    what=Exact,
+    result=ExactCurves,
+    run=run,
+    check=Exact.build,
+    noise=False,
+)

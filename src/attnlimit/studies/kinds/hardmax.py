@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -12,7 +15,9 @@ from attnlimit.attention import Head
 from attnlimit.exact import Schedule, best_kappa, hardmax_error, hardmax_gap
 from attnlimit.measures import Sphere
 from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.kind import Array, Cell, Column, Kind, Result, Row
+
+Rule: TypeAlias = Literal["log", "best", "infinite"]
 
 
 class Hardmax(Fields):
@@ -20,38 +25,56 @@ class Hardmax(Fields):
     each n, or infinite (hardmax itself)."""
 
     dim: Annotated[int, Field(ge=2)]
-    kappa: Literal["log", "best", "infinite"]
+    kappa: Rule
     gamma: PositiveFloat = 1.0
     n: Sizes
 
 
-def run(what: Hardmax, replicates: int, seed: int) -> Result:
+@dataclass(frozen=True, eq=False)
+class Distance(Result):
+    """To the hardmax limit."""
+
+    columns: ClassVar[Mapping[str, Column]] = {"n": "int", "kappa_at_n": "float", "rms": "float"}
+
+    dim: int
+    rule: Rule
+    n: tuple[int, ...]
+    kappa: tuple[float, ...]
+    """At each n."""
+    rms: Array
+    method: str
+
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        yield from zip(self.n, self._finite(), self.rms.tolist(), strict=True)
+
+    def _finite(self) -> list[float | None]:
+        return [None if math.isinf(kappa) else kappa for kappa in self.kappa]
+
+    def summary(self) -> dict[str, Any]:
+        record = self.to_dict()
+        return {**record, "kappa": record.pop("rule"), "kappa_at_n": self._finite()}
+
+    def shown(self) -> list[Row]:
+        return [
+            {"dim": self.dim, "kappa": self.rule, "largest n": self.n[-1], "rms there": float(self.rms[-1])}
+        ]
+
+    def methods(self) -> Row:
+        return {"Method": self.method}
+
+
+def run(what: Hardmax, replicates: int, seed: int, place: Path | None) -> Distance:
     head, law = Head(torch.eye(what.dim, dtype=torch.float64)), Sphere(what.dim)
     query = torch.eye(1, what.dim, dtype=torch.float64)
     if what.kappa == "infinite":
         hard = hardmax_error(head, law, what.n, query)
-        return {
-            "n": what.n,
-            "kappa": [None] * len(what.n),
-            "rms": hard.rms[0].tolist(),
-            "method": hard.method,
-        }
+        sharp = (math.inf,) * len(what.n)
+        return Distance(what.dim, what.kappa, tuple(what.n), sharp, hard.rms[0], hard.method)
     if what.kappa == "best":
         gap = best_kappa(head, law, what.n, query)
     else:
         gap = hardmax_gap(head, law, Schedule.log(what.gamma), what.n, query)
-    told = gap.to_dict()
-    return {"n": what.n, "kappa": told["kappa"], "rms": gap.rms[0].tolist(), "method": gap.method}
+    return Distance(what.dim, what.kappa, tuple(what.n), gap.kappa, gap.rms[0], gap.method)
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
-    yield from zip(result["n"], result["kappa"], result["rms"], strict=True)
-
-
-def summary(what: Hardmax, results: list[Result]) -> dict[str, Any]:
-    first = results[0]
-    return {**first, "kappa": what.kappa, "kappa_at_n": first["kappa"], "dim": what.dim}
-
-
-COLUMNS: dict[str, Column] = {"n": "int", "kappa_at_n": "float", "rms": "float"}
-KIND = Kind("hardmax", Hardmax, run, COLUMNS, rows, summary)
+KIND = Kind(name="hardmax", title="the way to hardmax", what=Hardmax, result=Distance, run=run, noise=False)

@@ -14,8 +14,9 @@ from attnlimit.icl import train
 from attnlimit.icl.spec import AnyTask, Method
 from attnlimit.icl.training import over_seeds
 from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.kind import Column
 from attnlimit.studies.laws import DTYPES, Dtype
+from attnlimit.studies.untyped import Data, untyped
 
 LONG = 5_000
 """Steps from which a training keeps checkpoints."""
@@ -35,7 +36,7 @@ class Training(Fields, Method):
     device: Literal["cpu", "cuda"] = "cpu"
 
 
-def run(what: Training, replicates: int, seed: int) -> Result:
+def run(what: Training, replicates: int, seed: int) -> Data:
     """A training that was stopped goes on from a checkpoint beside the machine's other temporary files, bit for bit."""
     kept = Path(tempfile.gettempdir()) / f"attnlimit-icl-{seed:016x}.safetensors"
     found = train(
@@ -69,11 +70,11 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-def rows(result: Result) -> Iterator[list[Any]]:
+def rows(result: Data) -> Iterator[list[Any]]:
     yield from result["rows"]
 
 
-def summary(what: Training, results: list[Result]) -> dict[str, Any]:
+def summary(what: Training, results: list[Data]) -> dict[str, Any]:
     """Risks when training ends, with 95 % intervals over replicates, for each length."""
     last = [row for one in results for row in one["rows"] if row[1] == what.steps]
     record: dict[str, Any] = {
@@ -100,7 +101,7 @@ def summary(what: Training, results: list[Result]) -> dict[str, Any]:
     }
 
 
-def _along(what: Training, results: list[Result]) -> dict[str, Any]:
+def _along(what: Training, results: list[Data]) -> dict[str, Any]:
     """Steps and flow times of the reports, and what was measured at them as lists (replicate, report, length)."""
     rows = [row for one in results for row in sorted(one["rows"], key=lambda row: row[:3])]
     times = {row[1]: row[3] for row in rows}
@@ -123,4 +124,4 @@ def brief(what: Training) -> tuple[Training, float]:
     return what.model_copy(update=part), what.steps / steps
 
 
-KIND = Kind("icl", Training, run, COLUMNS, rows, summary, check=check, brief=brief, together=True)
+KIND = untyped("icl", Training, run, COLUMNS, rows, summary, check=check, brief=brief, together=True)

@@ -13,8 +13,9 @@ from scipy import stats
 from attnlimit.errors import InputError
 from attnlimit.rates import fit_power
 from attnlimit.studies.fields import Fields, File, Seed, Sizes
-from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.kind import Column
 from attnlimit.studies.kinds.model_choice import ModelChoice
+from attnlimit.studies.untyped import Data, untyped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +59,7 @@ class ModelConvergence(Fields):
         return self
 
 
-def run(what: ModelConvergence, replicates: int, seed: int) -> Result:
+def run(what: ModelConvergence, replicates: int, seed: int) -> Data:
     """For each curve: mean squares of `batch` replicates each (the last may have fewer), by head, batch
     and n, and the closed form by head and n."""
     generator = torch.Generator().manual_seed(seed)
@@ -140,7 +141,7 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
+def rows(result: Data) -> Iterator[tuple[Any, ...]]:
     for curve in result["curves"]:
         heads = zip(result["heads"], curve["squares"], curve["exact"], strict=True)
         for (layer, head, horizon, _), batches, exact in heads:
@@ -150,7 +151,7 @@ def rows(result: Result) -> Iterator[tuple[Any, ...]]:
                     yield *facts, k, n, square, closed
 
 
-def summary(what: ModelConvergence, results: list[Result]) -> dict[str, Any]:
+def summary(what: ModelConvergence, results: list[Data]) -> dict[str, Any]:
     """Curves relative to the root mean square of a head's outputs, and their exponents."""
     first, heads = results[0], []
     for place, drawn in enumerate(what.curves):
@@ -190,4 +191,4 @@ def _curve(n: list[int], squares: Tensor, exact: Tensor) -> dict[str, Any]:
     }
 
 
-KIND = Kind("model_convergence", ModelConvergence, run, COLUMNS, rows, summary, together=True)
+KIND = untyped("model_convergence", ModelConvergence, run, COLUMNS, rows, summary, together=True)

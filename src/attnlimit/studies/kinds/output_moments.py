@@ -4,9 +4,10 @@ same tokens: with m of the n queries, as `measure_convergence` has them one at a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from attnlimit.designs import Sampling
 from attnlimit.errors import InputError, RateNotResolved
-from attnlimit.sampling import Convergence, Own
+from attnlimit.sampling import Own
 from attnlimit.sampling.fitted import LEAST_REPLICATES, FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.moments import MomentErrors, covariance_square, moment_square
 from attnlimit.sampling.powers import Power
@@ -23,8 +24,9 @@ from attnlimit.sampling.reference import Reference
 from attnlimit.sampling.replicates import replicate
 from attnlimit.sampling.setup import Setup, set_up
 from attnlimit.studies.fields import Fields
-from attnlimit.studies.kinds import Column, Kind, Result
-from attnlimit.studies.kinds.setting import Setting
+from attnlimit.studies.kind import Cell, Column, Kind, Result, Row
+from attnlimit.studies.kinds.convergence import Measured
+from attnlimit.studies.setting import Setting
 
 STATISTICS = ("mean", "covariance")
 
@@ -52,17 +54,59 @@ class OutputMoments(Setting):
         return made
 
 
-def run(what: OutputMoments, replicates: int, seed: int) -> Result:
+@dataclass(frozen=True, eq=False)
+class Moments(Result):
+    """Both curves, with a row of errors a replicate."""
+
+    columns: ClassVar[Mapping[str, Column]] = {
+        "replicate": "int",
+        "statistic": "text",
+        "n": "int",
+        "square": "float",
+    }
+
+    mean: Measured
+    covariance: Measured
+
+    @property
+    def curves(self) -> tuple[Measured, Measured]:
+        return self.mean, self.covariance
+
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        for curve in self.curves:
+            for number, n, square, _ in curve.rows():
+                yield number, curve.statistic, n, square
+
+    @classmethod
+    def joined(cls, parts: Sequence[Moments]) -> Moments:
+        return cls(*(Measured.joined(curves) for curves in zip(*(one.curves for one in parts), strict=True)))
+
+    def summary(self) -> dict[str, Any]:
+        first, told = self.mean.summary(), {}
+        for curve in self.curves:
+            record = curve.summary()
+            kept = ("rms", "rms_standard_error", "fit", "no_fit")
+            told[curve.statistic] = {name: record[name] for name in kept if name in record}
+        return {**{name: first[name] for name in ("n", "horizon", "rates", "replicates", "method")}, **told}
+
+    def shown(self) -> list[Row]:
+        return [row for curve in self.curves for row in curve.shown()]
+
+    def methods(self) -> Row:
+        return self.mean.methods()
+
+
+def run(what: OutputMoments, replicates: int, seed: int, place: Path | None) -> Moments:
     plan = what.plan()
     generator = torch.Generator(plan.law.device).manual_seed(seed)
     both = Both.of(plan)
     found = [both.row(generator) for _ in range(replicates)]
-    result: Result = {"n": list(plan.n)}
+    method, limit, curves = f"control variates on m = {what.queries} of n queries", what.limit(), []
     for k, name in enumerate(STATISTICS):
         squares, controls = (torch.stack([row[which][:, k] for row in found]) for which in (0, 1))
         kept = controlled(squares, controls) if replicates >= LEAST_REPLICATES else squares
-        result[name] = kept.tolist()
-    return result
+        curves.append(Measured(tuple(plan.n), name, kept.double(), None, method, "closed form", limit))
+    return Moments(*curves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,55 +140,26 @@ class Both:
         return torch.stack(squares), torch.stack(controls)
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
-    for name in STATISTICS:
-        for number, squares in enumerate(result[name]):
-            for n, square in zip(result["n"], squares, strict=True):
-                yield number, name, n, square
-
-
-def curve(name: str, what: OutputMoments, results: list[Result]) -> Convergence:
-    squares = torch.tensor([row for one in results for row in one[name]], dtype=torch.float64)
-    method = f"Monte Carlo, {len(squares)} replicates, control variates on m = {what.queries} of n queries"
-    return Convergence(tuple(results[0]["n"]), name, squares, None, method, "closed form")
-
-
-def summary(what: OutputMoments, results: list[Result]) -> dict[str, Any]:
-    record: dict[str, Any] = {"n": results[0]["n"], "queries": what.queries, **what.predicted()}
-    for name in STATISTICS:
-        found = curve(name, what, results)
-        told = found.to_dict()
-        record["replicates"], record["method"] = found.replicates, found.method
-        record[name] = {key: told[key] for key in ("rms", "rms_standard_error")}
-        try:
-            record[name]["fit"] = found.fit().to_dict()
-        except RateNotResolved as problem:
-            record[name] |= {"fit": None, "no_fit": str(problem)}
-    return record
-
-
-def half_width(what: OutputMoments, results: list[Result], of: str, level: float) -> float:
+def half_width(what: OutputMoments, found: Moments, of: str, level: float) -> float:
     """Of the wider of the two slopes' intervals, in units."""
     if of != "slope":
         raise InputError("Kind output_moments has a precision of: slope.")
     widest = 0.0
-    for name in STATISTICS:
+    for curve, unit in zip(found.curves, (what.unit.mean, what.unit.covariance), strict=True):
         try:
-            low, high = curve(name, what, results).fit(level=level).interval
+            low, high = curve.experiment.fit(level=level).interval
         except (InputError, RateNotResolved):
             return math.inf  # too few replicates to tell
-        widest = max(widest, (high - low) / 2 / float(getattr(what.unit, name)))
+        widest = max(widest, (high - low) / 2 / unit)
     return widest
 
 
-COLUMNS: dict[str, Column] = {"replicate": "int", "statistic": "text", "n": "int", "square": "float"}
 KIND = Kind(
-    "output_moments",
-    OutputMoments,
-    run,
-    COLUMNS,
-    rows,
-    summary,
+    name="output_moments",
+    title="errors of the outputs' moments",
+    what=OutputMoments,
+    result=Moments,
+    run=run,
     check=OutputMoments.plan,
     half_width=half_width,
     together=True,

@@ -6,13 +6,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 
 from attnlimit.studies.fields import Fields
-from attnlimit.studies.kinds import Kind, Result
+from attnlimit.studies.kind import Cell, Column, Kind, Result, Row
 
 
 class Probe(Fields):
@@ -23,7 +25,34 @@ class Probe(Fields):
     fail: Literal["no", "raise", "die"] = "no"
 
 
-def run(what: Probe, replicates: int, seed: int) -> Result:
+@dataclass(frozen=True)
+class Draws(Result):
+    """A random number a replicate."""
+
+    columns: ClassVar[Mapping[str, Column]] = {"replicate": "int", "draw": "float"}
+
+    value: float
+    draws: tuple[float, ...]
+
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        yield from enumerate(self.draws)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Draws]) -> Draws:
+        return cls(parts[0].value, tuple(draw for one in parts for draw in one.draws))
+
+    @property
+    def mean(self) -> float:
+        return sum(self.draws) / len(self.draws)
+
+    def summary(self) -> dict[str, Any]:
+        return {"replicates": len(self.draws), "mean": self.mean}
+
+    def shown(self) -> list[Row]:
+        return [{"replicates": len(self.draws), "mean": self.mean}]
+
+
+def run(what: Probe, replicates: int, seed: int, place: Path | None) -> Draws:
     if what.seconds:
         time.sleep(what.seconds)
     if what.fail == "die":
@@ -31,16 +60,7 @@ def run(what: Probe, replicates: int, seed: int) -> Result:
     if what.fail == "raise":
         raise RuntimeError(f"a probe that fails, value {what.value:g}")
     stream = random.Random(seed)
-    return {"value": what.value, "draws": [stream.random() for _ in range(replicates)]}
+    return Draws(what.value, tuple(stream.random() for _ in range(replicates)))
 
 
-def rows(result: Result) -> Iterator[tuple[int, float]]:
-    yield from enumerate(result["draws"])
-
-
-def summary(what: Probe, results: list[Result]) -> dict[str, Any]:
-    draws = [draw for one in results for draw in one["draws"]]
-    return {"replicates": len(draws), "mean": sum(draws) / len(draws)}
-
-
-KIND = Kind("probe", Probe, run, {"replicate": "int", "draw": "float"}, rows, summary, together=True)
+KIND = Kind(name="probe", title="probes", what=Probe, result=Draws, run=run, together=True)

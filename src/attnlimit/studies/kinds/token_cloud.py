@@ -19,8 +19,9 @@ from torch import Tensor
 
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.studies.fields import Fields, File, Sizes
-from attnlimit.studies.kinds import Column, Kind, Result
+from attnlimit.studies.kind import Column
 from attnlimit.studies.kinds.model_choice import ModelChoice
+from attnlimit.studies.untyped import Data, untyped
 
 
 class TokenCloud(Fields):
@@ -38,7 +39,7 @@ class TokenCloud(Fields):
     perplexity: PositiveFloat = 30.0
 
 
-def run(what: TokenCloud, replicates: int, seed: int) -> Result:
+def run(what: TokenCloud, replicates: int, seed: int) -> Data:
     """The picture, one nested subsample in it, and the coverage of all draws."""
     generator = torch.Generator().manual_seed(seed)
     states = _states(what)
@@ -112,13 +113,13 @@ def _picture(cloud: Tensor, perplexity: float, seed: int) -> Tensor:
 COLUMNS: dict[str, Column] = {"draw": "int", "n": "int", "energy": "float", "nearest": "float"}
 
 
-def rows(result: Result) -> Iterator[tuple[Any, ...]]:
+def rows(result: Data) -> Iterator[tuple[Any, ...]]:
     for draw, (energy, nearest) in enumerate(zip(result["energy"], result["nearest"], strict=True)):
         for k, n in enumerate(result["n"]):
             yield draw, n, energy[k], nearest[k]
 
 
-def summary(what: TokenCloud, results: list[Result]) -> dict[str, Any]:
+def summary(what: TokenCloud, results: list[Data]) -> dict[str, Any]:
     """Coverage against n with its standard error, relative to the mean distance of two tokens, and the first picture."""
     first = results[0]
     found: dict[str, Any] = {
@@ -140,4 +141,4 @@ def summary(what: TokenCloud, results: list[Result]) -> dict[str, Any]:
     return found
 
 
-KIND = Kind("token_cloud", TokenCloud, run, COLUMNS, rows, summary)
+KIND = untyped("token_cloud", TokenCloud, run, COLUMNS, rows, summary)

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnlimit import drawing
 from attnlimit.rates import Rates
-from attnlimit.report.style import BLUE, GREEN, axes
+from attnlimit.report.figures.style import BLUE, GREEN, axes
 from attnlimit.sampling import Convergence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@drawing.figure.register(Convergence)
 def convergence_figure(result: Convergence, rates: Rates | None = None) -> Figure:
     """The rms error with 95 % intervals, and the published exponent from the first point on."""
     figure, ax = axes()

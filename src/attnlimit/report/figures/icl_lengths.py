@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from attnlimit.errors import InputError
 from attnlimit.icl.training import Training, over_seeds
-from attnlimit.report.icl_trajectory import _some
-from attnlimit.report.style import axes
+from attnlimit.report.figures.icl_trajectory import _some
+from attnlimit.report.figures.style import axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

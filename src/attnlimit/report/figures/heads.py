@@ -8,7 +8,7 @@ import torch
 
 from attnlimit.numerics.counts import short_count
 from attnlimit.rates import exponents
-from attnlimit.report.style import BLUE, COLOURS, GREEN, ORANGE, RED, axes
+from attnlimit.report.figures.style import BLUE, COLOURS, GREEN, ORANGE, RED, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

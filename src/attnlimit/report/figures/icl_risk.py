@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnlimit.icl.sweep import TaskRuns
 from attnlimit.icl.training import over_seeds
-from attnlimit.report.style import BLACK, BLUE, GREEN, ORANGE, axes
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
-from attnlimit.report.style import BLACK, COLOURS, GREEN, axes
+from attnlimit.report.figures.style import BLACK, COLOURS, GREEN, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

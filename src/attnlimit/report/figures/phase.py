@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlimit import drawing
 from attnlimit.errors import InputError
 from attnlimit.exact.phase import PhaseDiagram
-from attnlimit.report.style import BLACK, axes
+from attnlimit.report.figures.style import BLACK, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ LINES = (
 )
 
 
+@drawing.figure.register(PhaseDiagram)
 def phase_figure(diagram: PhaseDiagram) -> Figure:
     """Heat map of the relative error on (κ, n), in decades, with its contours, the two lines and the phases."""
     if len(diagram.kappa) < 2 or len(diagram.n) < 2:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnlimit.rates import exponents, local_slopes
-from attnlimit.report.style import BLUE, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnlimit.errors import InputError
 from attnlimit.rates import exponents
-from attnlimit.report.style import BLACK, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import BLACK, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

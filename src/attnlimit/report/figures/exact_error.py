@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnlimit import drawing
 from attnlimit.exact.error import ExactError
-from attnlimit.report.style import BLUE, COLOURS, axes
+from attnlimit.report.figures.style import BLUE, COLOURS, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@drawing.figure.register(ExactError)
 def exact_error_figure(found: ExactError) -> Figure:
     """A line a query, or for more than six the median and the band that holds eight of ten, on log-log axes."""
     figure, ax = axes()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attnlimit.errors import InputError
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Estimate
-from attnlimit.report.style import BLACK, BLUE, COLOURS, axes
+from attnlimit.report.figures.style import BLACK, BLUE, COLOURS, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.icl.training import Training, over_seeds
-from attnlimit.report.style import BLACK, axes
+from attnlimit.report.figures.style import BLACK, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlimit.report.style import panels
+from attnlimit.report.figures.style import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlimit.report.style import BLACK, BLUE, GREEN, ORANGE, axes
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

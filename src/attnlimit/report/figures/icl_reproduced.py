@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnlimit.icl.training import over_seeds
-from attnlimit.report.style import BLUE, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Estimate
-from attnlimit.report.style import BLACK, COLOURS, panels
+from attnlimit.report.figures.style import BLACK, COLOURS, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnlimit import drawing
 from attnlimit.rates import ErrorCurve, Rates
-from attnlimit.report.style import BLUE, GREEN, ORANGE, axes
+from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,6 +21,7 @@ WORDS = {
 }
 
 
+@drawing.figure.register(ErrorCurve)
 def curve_figure(*curves: ErrorCurve, rates: Rates | None = None, title: str = "") -> Figure:
     """Curves on log-log axes with their 95 % bands, and the asymptotic slopes drawn from the last point backwards."""
     figure, ax = axes()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlimit.report.style import BLACK, BLUE, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

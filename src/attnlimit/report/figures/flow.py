@@ -9,7 +9,7 @@ import torch
 from attnlimit.icl.path import Path
 from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import LinearRegression
-from attnlimit.report.style import BLACK, BLUE, GREEN, ORANGE, axes
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

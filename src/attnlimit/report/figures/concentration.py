@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnlimit.icl.concentration_result import Concentration
-from attnlimit.report.style import BLACK, COLOURS, axes
+from attnlimit.report.figures.style import BLACK, COLOURS, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

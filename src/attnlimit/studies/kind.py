@@ -1,0 +1,170 @@
+"""What a kind of study is: the fields of a specification, the pure function that computes them, and its one result.
+
+A new kind is a file in `kinds/` with a `KIND`, named as the kind is. Tables, the summary, words and figures follow from
+the type of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import torch
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from torch import Tensor
+
+from attnlimit import discover
+from attnlimit.errors import InputError
+from attnlimit.rates import ErrorCurve
+from attnlimit.studies.fields import Fields
+
+KINDS = "attnlimit.studies.kinds"
+HELPERS = ("model_choice", "model_heads", "random_model", "subsampled", "watched")
+"""Not kinds: they are on their way to other folders."""
+Column: TypeAlias = Literal["int", "float", "text"]
+Cell: TypeAlias = int | float | str | None
+Row: TypeAlias = Mapping[str, Cell]
+"""One line of a table for people: headings and what stands under them."""
+
+
+def _array(value: object) -> Tensor:
+    if not isinstance(value, Tensor | list):
+        raise ValueError("must be an array of numbers")
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+Array = Annotated[Tensor, PlainValidator(_array), PlainSerializer(Tensor.tolist)]
+"""A field of a result: float64 here, nested lists in its record. Numbers keep every bit."""
+Curve = Annotated[
+    ErrorCurve,
+    PlainValidator(lambda value: value if isinstance(value, ErrorCurve) else ErrorCurve.from_dict(value)),
+    PlainSerializer(ErrorCurve.to_dict),
+]
+
+
+R = TypeVar("R", bound="Result")
+W = TypeVar("W", bound=Fields)
+
+
+class Result:
+    """What a task found, and what the tasks of a point found together. Subclasses are frozen dataclasses whose fields are
+    numbers, words, `Array`s, and tuples and dataclasses of these: `to_dict` and `from_dict` follow from them."""
+
+    columns: ClassVar[Mapping[str, Column]]
+    """Of the long table."""
+
+    def rows(self) -> Iterable[Sequence[Cell]]:
+        """In the order of `columns`; "replicate" counts from 0 in each task."""
+        raise NotImplementedError
+
+    @classmethod
+    def joined(cls: type[R], parts: Sequence[R]) -> R:
+        """The tasks of a point, in order, as one result; what has no noise has one task."""
+        return parts[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record form: what JSON knows."""
+        found: dict[str, Any] = _adapter(type(self)).dump_python(self)
+        return found
+
+    @classmethod
+    def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
+        found: R = _adapter(cls).validate_python(data)
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of a point: few numbers, not every replicate."""
+        return self.to_dict()
+
+    def shown(self) -> list[Row]:
+        """What tables for people say of a point, in one line or several."""
+        return [{}]
+
+    @classmethod
+    def words(cls: type[R], points: Sequence[Point[R]]) -> list[str]:
+        """What the page says of all points, in sentences."""
+        return []
+
+    def methods(self) -> Row:
+        """How the numbers were got: what the foot of the page says, e.g. under Method."""
+        return {}
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+R_co = TypeVar("R_co", bound=Result, covariant=True)
+
+
+@dataclass(frozen=True)
+class Point(Generic[R_co]):
+    """A point of a study that has results."""
+
+    index: int
+    varies: Row
+    """What tells it from the others, by path in `what`."""
+    what: Fields
+    result: R_co
+
+    @property
+    def label(self) -> str:
+        """What tells it from the others, in words."""
+        return ", ".join(f"{short(path)} {plain(value)}" for path, value in self.varies.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(Generic[W, R]):
+    """How tasks of one kind are described, computed and read."""
+
+    name: str
+    title: str = ""
+    """In words, for people."""
+    what: type[W]
+    """The fields of `what` in a specification."""
+    result: type[R]
+    run: Callable[[W, int, int, Path | None], R]
+    """(what, number of replicates, seed, place) → result: pure, so that it does not matter where or when it runs. `place`
+    is a folder of the run, which may not be there yet, where a long task may keep checkpoints."""
+    check: Callable[[W], object] | None = None
+    """Raises what the first task would raise, without computing it."""
+    half_width: Callable[[W, R, str, float], float] | None = None
+    """(what, result, of, level) → half the width of the interval that a precision target is about."""
+    brief: Callable[[W], tuple[W, float]] | None = None
+    """what → (a small part of the work, how many times as long the whole takes): for estimates, where tasks are long."""
+    together: bool = False
+    """Whether one task computes several replicates; else each replicate is a task."""
+    least: int = 1
+    """Replicates of a task."""
+    noise: bool = True
+    """Whether replicates differ."""
+    version: int = 2
+
+
+@cache
+def kinds() -> list[str]:
+    """The names of all kinds."""
+    return [name for name in discover.names(KINDS) if name not in HELPERS]
+
+
+@cache
+def kind(name: str) -> Kind[Any, Any]:
+    """The kind of that name."""
+    if name not in kinds():
+        raise InputError(f"Unknown kind of study {name!r}: use one of {', '.join(kinds())}.")
+    found: Kind[Any, Any] = discover.members(KINDS, "KIND", name)[0]
+    return found
+
+
+def short(path: str) -> str:
+    """The last part of a path, in words.
+
+    >>> short("head.own_horizon")
+    'own horizon'
+    """
+    return path.rpartition(".")[2].replace("_", " ")
+
+
+def plain(value: Cell) -> str:
+    """Numbers to four digits, words as they are."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

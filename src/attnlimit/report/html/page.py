@@ -16,7 +16,7 @@ from attnlimit.files.records import finite
 
 MOST_ROWS = 2000
 """Of a table in the page; the run's own files hold them all."""
-SCRIPTS = ("numbers", "draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
+SCRIPTS = ("draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
 
 
 def page(data: Mapping[str, Any]) -> str:

@@ -80,7 +80,9 @@ def read_record(path: Path, schema: str, build: Callable[[dict[str, Any]], T], w
     try:
         given = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as problem:
-        raise InputError(f"{path} is not a {what}: not valid JSON ({problem}). {remedy}") from problem
+        raise InputError(
+            f"{path} is not a {what}: not valid JSON, so it is damaged ({problem}). {remedy}"
+        ) from problem
     try:
         return build(with_schema(given, schema, remedy))
     except InputError as problem:

@@ -21,6 +21,7 @@ from attnlimit.models.budget.needed import KEEPING, POLICIES, RANDOM, Way
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.report.html import page, write_report
 from attnlimit.report.html.analysis import analysis, levels
+from attnlimit.report.html.page import Page, Picture, Sheet
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&\u2028"
 
@@ -109,14 +110,14 @@ def test_hostile_text_stays_text():
 
 
 def test_hostile_tables_and_figures():
-    data = {
-        "heading": HOSTILE,
-        "chips": [HOSTILE],
-        "summary": [HOSTILE],
-        "figures": [{"title": HOSTILE, "caption": HOSTILE, "kind": "svg+xml", "image": b"<svg/>"}],
-        "tables": [{"title": HOSTILE, "columns": [HOSTILE, "n"], "rows": [[HOSTILE, 1.5], ["b", None]]}],
-        "methods": [(HOSTILE, HOSTILE)],
-    }
+    data = Page(
+        heading=HOSTILE,
+        chips=[HOSTILE],
+        summary=[HOSTILE],
+        figures=[Picture(HOSTILE, b"<svg/>", "svg+xml", HOSTILE)],
+        tables=[Sheet(HOSTILE, [HOSTILE, "n"], [[HOSTILE, 1.5], ["b", None]])],
+        methods=[(HOSTILE, HOSTILE)],
+    )
     tags = Tags(page(data))
     assert [tag for tag, _ in tags.found].count("script") == 2
     (image,) = [attrs for tag, attrs in tags.found if tag == "img"]
@@ -126,7 +127,7 @@ def test_hostile_tables_and_figures():
 
 
 def test_only_its_own_script_and_style_may_run():
-    text = page({"heading": "x"})
+    text = page(Page(heading="x"))
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -137,7 +138,7 @@ def test_only_its_own_script_and_style_may_run():
 
 
 def test_parts_are_there_when_their_data_are():
-    bare = page({"heading": "x"})
+    bare = page(Page(heading="x"))
     for part in ('id="map"', "<figure>", 'class="sortable"', "How these numbers were got"):
         assert part not in bare
     full = page(analysis(run_of()))
@@ -158,7 +159,7 @@ def test_a_thousand_heads_fit_in_8_megabytes():
 
 def test_numbers_that_are_not_finite_become_null():
     data = analysis(run_of(1, 1))
-    data["heads"]["heads"][0]["horizon"] = float("nan")
+    data.heads["heads"][0]["horizon"] = float("nan")
     assert json.loads(Tags(page(data)).scripts[0])["heads"][0]["horizon"] is None
 
 
@@ -258,7 +259,7 @@ def test_the_page_shows_the_runs_own_numbers(opened):
 
 def test_the_data_of_the_page_are_those_of_budgets():
     run = run_of(2, 3)
-    data = analysis(run)["heads"]
+    data = analysis(run).heads
     for k, level in enumerate(data["levels"]):
         for policy in POLICIES:
             budgets = run.budgets(level, policy=policy)
@@ -354,7 +355,7 @@ def test_sort(opened):
 
 def test_plain_tables_sort_with_gaps_last(opened):
     rows = [["b", 10.0, 3], ["a", None, 20], ["c", 9.0, 100]]
-    tab = opened({"heading": "x", "tables": [{"title": "t", "columns": ["name", "x", "n"], "rows": rows}]})
+    tab = opened(Page(heading="x", tables=[Sheet("t", ["name", "x", "n"], rows)]))
     for name, k, up in (("name", 0, "abc"), ("x", 0, "cba"), ("n", 0, "bac")):
         tab.get_by_role("button", name=name, exact=True).click()
         assert "".join(column(tab, k)) == up

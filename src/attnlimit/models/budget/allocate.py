@@ -98,7 +98,9 @@ def split_total(heads: Sequence[Choice], total: int) -> Allocation:
 
     Keys that would not lower the error of any head are not used.
 
-    >>> strong, weak = ErrorCurve((1, 100), [1.0, 0.1]), ErrorCurve((1, 100), [0.1, 0.01])
+    >>> import torch
+    >>> errors = torch.tensor([1.0, 0.1], dtype=torch.float64)
+    >>> strong, weak = ErrorCurve((1, 100), errors), ErrorCurve((1, 100), errors / 10)
     >>> split_total([Choice((strong,)), Choice((weak,))], 44).n
     (40, 4)
     """

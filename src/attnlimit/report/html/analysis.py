@@ -12,6 +12,7 @@ from attnlimit.models.budget.needed import POLICIES
 from attnlimit.numerics.counts import short_count
 from attnlimit.numerics.words import counted
 from attnlimit.rates.error_curve import ErrorCurve
+from attnlimit.report.html.page import Page
 
 SHARES = {"own": "the own token", "sinks": "the first 4 keys", "window": "the last 16 keys"}
 STEPS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)
@@ -25,26 +26,26 @@ def levels(run: Run) -> list[float]:
     return sorted({level for level in steps if level >= 0.005} | {1.0, run.facts.rel_error})
 
 
-def analysis(run: Run, folder: str = "RUN") -> dict[str, Any]:
-    """The data of `page` for this run; `folder` is named in the commands it suggests."""
+def analysis(run: Run, folder: str = "RUN") -> Page:
+    """The page of this run; `folder` is named in the commands it suggests."""
     facts, (layers, heads), known = run.facts, run.shape, levels(run)
     shown = [_head(one, known) for one in run.heads]
     totals = {
         policy: [sum(one["needed"][policy]["keys"][k] for one in shown) for k in range(len(known))]
         for policy in POLICIES
     }
-    return {
-        "title": f"{facts.model}: keys per head, attnlimit",
-        "eyebrow": "attnlimit analyze",
-        "heading": "How many keys does each head need?",
-        "chips": [
+    return Page(
+        title=f"{facts.model}: keys per head, attnlimit",
+        eyebrow="attnlimit analyze",
+        heading="How many keys does each head need?",
+        chips=[
             facts.model,
             f"{len(run.heads):,} heads: {layers} layers of {heads}",
             f"{counted(facts.passages, 'passage')} of {facts.tokens:,} tokens",
             f"{facts.queries} queries per head",
         ],
-        "summary": [_lead(run)],
-        "heads": {
+        summary=[_lead(run)],
+        heads={
             "pooled": facts.population == "corpus",
             "folder": folder,
             "levels": known,
@@ -56,8 +57,8 @@ def analysis(run: Run, folder: str = "RUN") -> dict[str, Any]:
             "kept_words": _kept_words(run),
             "heads": shown,
         },
-        "methods": _methods(run),
-    }
+        methods=_methods(run),
+    )
 
 
 def _lead(run: Run) -> str:

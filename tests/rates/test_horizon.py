@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from attnlimit import Empirical, FromSampler, Gaussian, Head, Measure, Rademacher, Sphere, StudentT
 from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.rates import horizon
+from attnlimit.rates.horizon import top_horizon
 
 
 def random_cov(d: int, rng: np.random.Generator) -> np.ndarray:
@@ -52,6 +53,17 @@ def test_published_product_form(generator: torch.Generator) -> None:
     for h in range(3):
         product = (Wq[h] * cov) @ Wq[h].T @ (Wk[h] * cov) @ Wk[h].T / 4
         assert float(H[h]) ** 2 == pytest.approx(float(torch.linalg.eigvals(product).real.max()), rel=1e-12)
+
+
+def test_symmetric_problem_has_the_general_eigenvalues(generator: torch.Generator) -> None:
+    """Batched, singular covariances included (rank 3 in R^5), one key covariance for two query heads."""
+    tokens = torch.randn(2, 4, 3, 5, generator=generator, dtype=torch.float64)
+    queries, keys = tokens.mT @ tokens
+    keys = keys[:2].repeat_interleave(2, 0)
+    general = torch.linalg.eigvals(queries @ keys).real.amax(-1).sqrt()
+    torch.testing.assert_close(top_horizon(queries, keys, 0.25), 0.25 * general, rtol=1e-12, atol=0)
+    torch.testing.assert_close(top_horizon(queries, keys[0]), top_horizon(queries, keys[:1].expand(4, 5, 5)))
+    assert float(top_horizon(torch.zeros(2, 2), torch.eye(2))) == 0.0
 
 
 def test_is_the_spread_of_scores() -> None:

@@ -46,11 +46,10 @@ def horizon(
     if kind == "row-space":
         value = largest(spread(asked, _row_space(left, right)))
     elif kind == "one-sided":
-        value = _norm(
-            spread(law, left), torch.eye(head.query_dim).to(left) if right is None else right @ right.mT
-        )
+        seen = torch.eye(head.query_dim).to(left) if right is None else right @ right.mT
+        value = top_horizon(seen, spread(law, left))
     else:
-        value = _norm(spread(law, left), spread(asked, right))
+        value = top_horizon(spread(asked, right), spread(law, left))
     return value.to(head.factors.right.dtype) if head.heads else float(value)
 
 
@@ -117,11 +116,20 @@ def _row_space(left: Rows | None, right: Rows | None) -> Rows:
     return basis * (sigma > rounding)[..., None]
 
 
-def _norm(left: Float[Tensor, "*a r r"], right: Float[Tensor, "*b r r"]) -> Float[Tensor, "*heads"]:
-    """√λ_max(left·right) for two positive semi-definite matrices."""
-    values, vectors = torch.linalg.eigh(left)
+def top_horizon(
+    query_cov: Float[Tensor, "*q r r"], key_cov: Float[Tensor, "*k r r"], scale: float | Tensor = 1.0
+) -> Float[Tensor, "*heads"]:
+    """scale · √λ_max(Cov q · Cov k), the horizon of queries and keys as a head has projected them.
+
+    The product of two positive semi-definite matrices is not symmetric, but has the eigenvalues of RᵀCov q R with
+    Cov k = R Rᵀ, a symmetric problem. Leading axes are broadcast.
+
+    >>> top_horizon(torch.diag(torch.tensor([4.0, 1.0])), torch.diag(torch.tensor([1.0, 9.0])), scale=0.5)
+    tensor(1.5000)
+    """
+    values, vectors = torch.linalg.eigh(key_cov)
     root = vectors * values.clamp_min(0).sqrt()[..., None, :]
-    return largest(root.mT @ right @ root).sqrt()
+    return scale * largest(root.mT @ query_cov @ root).sqrt()
 
 
 def largest(matrix: Float[Tensor, "*heads r r"]) -> Float[Tensor, "*heads"]:

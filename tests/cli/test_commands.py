@@ -114,7 +114,10 @@ def test_cite_and_version(run):
         (["curve"], "either by --horizon H or by --A FILE"),
         (["curve", "--horizon", "1", "--A", "x.npy"], "either by --horizon H or by --A FILE"),
         (["curve", "--horizon", "-1"], "--horizon must be a number of at least 0"),
-        (["curve", "--horizon", "1", "--measure", "cauchy"], "--measure must be one of gaussian, sphere"),
+        (
+            ["curve", "--horizon", "1", "--measure", "cauchy"],
+            "--measure must be one of ball, box, gaussian, laplace, rademacher, sphere; got 'cauchy'",
+        ),
         (["curve", "--horizon", "1", "--measure", "ball", "--cov", "2"], "--cov is for gaussian tokens"),
         (["curve", "--horizon", "1", "--n", "1e9:1e3:4"], "positive numbers such as 1e3"),
         (["curve", "--horizon", "1", "--method", "guess"], "--method must be exact or monte-carlo"),

@@ -75,8 +75,8 @@ class Measure(ABC):
     """Whether Λ is quadratic, as for Gaussians alone: the limit is affine, and two moments give all others."""
     shell: float | None = None
     """ρ where the law is uniform on the sphere of radius ρ, so that means over it are Dirichlet integrals."""
-    spec: ClassVar[Spec | None] = None
-    """How the law is written in a study's file and on the command line, if it can be."""
+    spec: ClassVar[Spec] = Spec("")
+    """How the law is written in a study's file and on the command line; without a name it is not."""
 
     def __init__(
         self, dim: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
@@ -93,9 +93,7 @@ class Measure(ABC):
 
     @classmethod
     def sized(cls, dim: int, size: float) -> Measure:
-        """The law of a dimension and a size, where `spec` says that these make it."""
-        if cls.spec is None or not cls.spec.on_command_line:
-            raise NotKnown(f"{cls.__name__} is not made by a dimension and a size alone.")
+        """The law of a dimension and a size, where these make it (`spec.on_command_line`)."""
         return cls.from_spec(torch.empty(0, dtype=torch.float64), **cls.spec.filled(dim, size))
 
     @property

@@ -52,7 +52,7 @@ class Spec:
         rest = [field for name, field in self.fields.items() if name != "dim"]
         return "dim" in self.fields and all(field.default is not REQUIRED for field in rest)
 
-    def filled(self, dim: int, size: float) -> dict[str, object]:
+    def filled(self, dim: int | None, size: float) -> dict[str, object]:
         """All fields, from a dimension and a size."""
-        given = {"dim": dim} | {name: size for name, field in self.fields.items() if field is SIZE}
-        return {name: given.get(name, field.default) for name, field in self.fields.items()}
+        chosen = {"dim": dim, **{name: size for name, field in self.fields.items() if field is SIZE}}
+        return {name: chosen.get(name, field.default) for name, field in self.fields.items()}

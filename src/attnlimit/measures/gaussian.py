@@ -57,7 +57,8 @@ class Gaussian(Measure):
 
     @classmethod
     def from_spec(cls, like: Tensor, **fields: Any) -> Gaussian:
-        return cls(fields["mean"], fields["cov"], dim=fields["dim"])
+        cov = as_float(fields["cov"], "cov", dtype=like.dtype, device=like.device)
+        return cls(fields["mean"], cov, dim=fields["dim"])
 
     @classmethod
     def sized(cls, dim: int, size: float) -> Gaussian:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.attention.hardmax import HardmaxMap
+from attnlimit.attention.maps import AttentionMap, LimitMap, TokenMap
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float, as_points, as_positive
-
-if TYPE_CHECKING:
-    from attnlimit.attention.hardmax import HardmaxMap
-    from attnlimit.attention.maps import AttentionMap
-    from attnlimit.measures.base import Measure
+from attnlimit.measures.base import Measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,15 +159,11 @@ class Head:
     # --- applied to a measure ---------------------------------------------------------------------
 
     def __call__(self, measure: Measure) -> AttentionMap:
-        from attnlimit.attention.maps import LimitMap, TokenMap
-
         self.check_fits(measure)
         return LimitMap(self, measure) if measure.population is None else TokenMap(self, measure.population)
 
     def hardmax(self, measure: Measure) -> HardmaxMap:
         """The κ → ∞ map: V times the key of largest score, ties averaged."""
-        from attnlimit.attention.hardmax import HardmaxMap
-
         self.check_fits(measure)
         return HardmaxMap(self, measure)
 

@@ -60,9 +60,9 @@ def prepare(
     binned: bool | None = None,
 ) -> Prepared:
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
-    if isinstance(measure, Empirical):
+    if measure.population is not None:
         where = None if positions is None else torch.as_tensor(positions, device=x.device)
-        seen = _seen(head, measure, x, sampling)
+        seen = _seen(head, measure.population, x, sampling)
         least = int(_left(seen, _kept(seen, sampling.kept, where)).sum(1).min())
         if not sampling.draw.repeats and n_max > least:
             raise InputError(

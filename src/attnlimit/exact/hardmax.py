@@ -63,6 +63,7 @@ def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Arr
     neighbour are ties. A query whose scores are all equal (Ax = 0) averages all n keys.
     n goes up to 10^12. A Gaussian has no limit: see `gaussian_maximum`.
 
+    >>> import torch
     >>> from attnlimit import Head, Sphere
     >>> hardmax_error(Head(torch.eye(3).double()), Sphere(3), n=[10, 10**6], queries=[[1.0, 0.0, 0.0]]).height
     tensor([[0.8182, 1.0000]], dtype=torch.float64)

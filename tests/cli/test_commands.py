@@ -97,7 +97,8 @@ def test_bound(run):
     found = json.loads(
         run("bound", "--measure", "ball", "--horizon", "0.5", "--n", "100,1e6", "--json").stdout
     )
-    assert [one["name"] for one in found["bounds"]] == ["mean_square", "averaged", "fixed_query", "uniform"]
+    assert [one["name"] for one in found["bounds"]] == ["averaged", "fixed_query", "mean_square", "uniform"]
+    assert found["refused"] == {}
     assert all(one["hypotheses"] for one in found["bounds"])
     assert "uniform" in run("bound", "--horizon", "0.5").stdout
 
@@ -114,7 +115,10 @@ def test_cite_and_version(run):
         (["curve"], "either by --horizon H or by --A FILE"),
         (["curve", "--horizon", "1", "--A", "x.npy"], "either by --horizon H or by --A FILE"),
         (["curve", "--horizon", "-1"], "--horizon must be a number of at least 0"),
-        (["curve", "--horizon", "1", "--measure", "cauchy"], "--measure must be one of gaussian, sphere"),
+        (
+            ["curve", "--horizon", "1", "--measure", "cauchy"],
+            "--measure must be one of ball, box, gaussian, laplace, rademacher, sphere; got 'cauchy'",
+        ),
         (["curve", "--horizon", "1", "--measure", "ball", "--cov", "2"], "--cov is for gaussian tokens"),
         (["curve", "--horizon", "1", "--n", "1e9:1e3:4"], "positive numbers such as 1e3"),
         (["curve", "--horizon", "1", "--method", "guess"], "--method must be exact or monte-carlo"),

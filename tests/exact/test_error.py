@@ -323,6 +323,27 @@ def test_hidden_keys_and_a_sink_from_scores():
             assert all(torch.allclose(a, b, rtol=rtol) for a, b in zip(sink, explicit, strict=True))
 
 
+@pytest.mark.parametrize("binned", [True, False])
+def test_queries_may_see_values_of_their_own(binned):
+    """The same as each query alone with its values."""
+    g = torch.Generator().manual_seed(7)
+    scores, values = torch.randn(3, 40, generator=g, **F64), torch.randn(3, 40, 2, generator=g, **F64)
+    plan, n = (
+        Sampling(draw=Coins(), kept=Kept(sinks=2, top=3), weight="rest"),
+        torch.tensor([[2.0, 20.0]], **F64),
+    )
+    sink = torch.tensor([0.1, 0.2, 0.3], **F64)
+    together = prepare_seen(Seen(scores, values, sink=sink), 20, plan, binned=binned).moments(n)
+    for i in range(3):
+        one = Seen(scores[i : i + 1], values[i], sink=sink[i : i + 1])
+        alone = prepare_seen(one, 20, plan, binned=binned).moments(n)
+        rtol = 1e-2 if binned else 1e-9  # the number of bins is that of the widest query
+        torch.testing.assert_close(together[0][i : i + 1], alone[0], rtol=rtol, atol=0)
+        torch.testing.assert_close(
+            together[1][i : i + 1], alone[1], rtol=rtol, atol=1e-3 if binned else 1e-12
+        )
+
+
 def test_several_heads_are_stacked():
     g = torch.Generator().manual_seed(2)
     A = torch.randn(2, 3, 4, 4, generator=g, **F64)

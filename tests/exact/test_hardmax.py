@@ -14,7 +14,8 @@ from scipy.stats import binom
 
 import attnlimit as al
 from attnlimit.exact import gaussian_maximum, hardmax_error
-from attnlimit.exact.order import cap_moments, inverse_count
+from attnlimit.numerics.caps import cap_moments
+from attnlimit.numerics.order import inverse_count
 from attnlimit.numerics.slopes import local_exponents
 
 DOUBLE = torch.float64

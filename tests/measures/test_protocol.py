@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
 import attnlimit as al
+from attnlimit.measures import laws
 
 DIM = 3
 FULL = [[2.0, 0.3, -0.5], [0.3, 1.0, 0.1], [-0.5, 0.1, 0.7]]
@@ -62,7 +64,25 @@ LAWS: dict[str, Make] = {
     "user's law": lambda t: Poisson(0.8, dtype=t),
     "sampler": lambda t: al.FromSampler(lambda u: u.square() - u, dim=DIM, points=512, scrambles=4, dtype=t),
 }
+LAWS_WE_KNOW = tuple(LAWS)
+WRITTEN = {name: law for name, law in laws().items() if law.spec.on_command_line}
+"""Also every law that is found by itself, so that a new file is held to all of this."""
+for _name, _law in WRITTEN.items():
+    LAWS[f"written {_name}"] = lambda t, law=_law: law.from_spec(
+        torch.empty(0, dtype=t), **law.spec.filled(DIM, 0.4)
+    )
 every_law = pytest.mark.parametrize("name", LAWS)
+
+
+T = TypeVar("T")
+
+
+def answered(ask: Callable[[], T]) -> T | None:
+    """The answer, or None where the law says that it has none."""
+    try:
+        return ask()
+    except (al.NotKnown, al.LimitDoesNotExist):
+        return None
 
 
 def law_and_points(name: str, *shape: int, size: float = 0.8) -> tuple[al.Measure, Tensor]:
@@ -162,12 +182,146 @@ def test_samples_are_within_the_radius(name: str) -> None:
 def test_variance_proxy_bounds_the_cgf(name: str) -> None:
     law, a = law_and_points(name, 400)
     if law.variance_proxy is None:
-        assert name in ("laplace", "user's law", "sampler")
+        assert name in ("laplace", "user's law", "sampler") or name not in LAWS_WE_KNOW
         return
     a = a * torch.logspace(-3, 1.5, 400, dtype=torch.float64)[:, None]
     centred = law.cgf(a) - a @ law.key_mean
     bound = law.variance_proxy * a.square().sum(-1) / 2
     assert bool((centred <= bound * (1 + 1e-9) + 1e-13).all())
+
+
+@every_law
+def test_spread_is_the_covariance_of_the_keys(name: str) -> None:
+    law, rows = law_and_points(name, 2)
+    cov = law.keys.covariance
+    torch.testing.assert_close(law.spread(None), cov)
+    torch.testing.assert_close(law.spread(rows), rows @ cov @ rows.T)
+
+
+@every_law
+def test_no_token_is_beyond_the_range_of_scores_and_values(name: str) -> None:
+    law, a = law_and_points(name, 6)
+    V = torch.tensor([[1.0, -0.5], [0.25, 2.0]], dtype=torch.float64)
+    V = V if law.value_dim == 2 else torch.nn.functional.pad(V, (0, 1), value=0.5)
+    tokens = law.sample(2000, generator=0)
+    assert float((tokens.values @ V.T).norm(dim=-1).max()) <= law.value_radius(V) * (1 + 1e-12)
+    assert float(tokens.values.norm(dim=-1).max()) <= law.value_radius(None) * (1 + 1e-12)
+    if law.radius == math.inf:
+        return
+    low, high = law.score_range(a)
+    scores = tokens.tokens @ a.T
+    slack = 1e-12 * law.radius * a.norm(dim=-1)
+    assert bool((scores <= high + slack).all())
+    assert bool((scores >= low - slack).all())
+    assert bool((high - low <= 2 * law.radius * a.norm(dim=-1) + slack).all())
+
+
+@every_law
+def test_the_projection_has_the_moments_of_the_law(name: str) -> None:
+    """Along an axis, where every projection is known: mass, mean and variance of scores, the limit, and E‖V v‖²."""
+    law, a = law_and_points(name, 4)
+    a = a * torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    V = torch.randn(2, law.value_dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    if answered(lambda: law.project(a, V)) is None:
+        unknown = ("laplace", "user's law", "sampler")
+        assert name in unknown or name not in LAWS_WE_KNOW
+        return
+    for matrix in (V, None):
+        atoms, M = law.project(a, matrix), torch.eye(law.value_dim, dtype=a.dtype) if matrix is None else V
+        mass, mean = atoms.log_mass.exp(), atoms.mean.expand(len(a), -1, -1)
+        close = {"rtol": 1e-8, "atol": 1e-9}
+        torch.testing.assert_close(mass.sum(-1), torch.ones_like(a[:, 0]), **close)
+        centre = a @ law.key_mean
+        torch.testing.assert_close((mass * atoms.scores).sum(-1), centre, **close)
+        variance = (mass * (atoms.scores - centre[:, None]).square()).sum(-1)
+        torch.testing.assert_close(variance, (a * (a @ law.keys.covariance)).sum(-1), **close)
+        tilted = (atoms.log_mass + atoms.scores).softmax(-1)
+        torch.testing.assert_close((tilted[..., None] * mean).sum(1), atoms.limit, **close)
+        torch.testing.assert_close(atoms.limit, law.tilted_mean(a) @ M.T, **close)
+        square = (mass * (mean.square().sum(-1) + atoms.spread)).sum(-1)
+        second = (M @ (law.covariance + torch.outer(law.mean, law.mean)) @ M.T).trace()
+        torch.testing.assert_close(square, second.expand(len(a)), **close)
+
+
+@every_law
+def test_the_largest_of_one_key_is_that_key(name: str) -> None:
+    """E‖V(y − y*)‖² = tr VΣVᵀ + ‖V(m − y*)‖², and the same from the atoms near the top."""
+    law, a = law_and_points(name, 4)
+    a = a * torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    V = torch.randn(2, law.value_dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = answered(lambda: law.largest([1, 5], a, V))
+    if found is None:
+        unknown = law.radius == math.inf or name not in LAWS_WE_KNOW or "box" in name or "mixture" in name
+        assert unknown, "order statistics are known for spheres, balls, signs and tokens"
+        return
+    away = (law.mean - law.top(a)) @ V.T
+    square = (V @ law.covariance @ V.T).trace() + away.square().sum(-1)
+    torch.testing.assert_close(found.square[:, 0], square)
+    torch.testing.assert_close(found.bias_square[:, 0], away.square().sum(-1))
+    torch.testing.assert_close(found.top, law.score_range(a)[1])
+    torch.testing.assert_close(found.gap[:, 0], found.top - a @ law.key_mean)
+    assert bool((found.gap[:, 1] < found.gap[:, 0]).all())
+    atoms = law.near_top(a, V, 1, 1)
+    mean = (atoms.log_mass.exp()[..., None] * atoms.mean).sum(1)
+    torch.testing.assert_close(mean, away, rtol=1e-8, atol=1e-9)
+
+
+@every_law
+def test_proxies_hold_in_every_direction(name: str) -> None:
+    law, a = law_and_points(name, 300)
+    if law.variance_proxy is None and law.radius == math.inf:
+        return
+    a = a * torch.logspace(-3, 1.5, 300, dtype=torch.float64)[:, None]
+    centred = law.cgf(a) - a @ law.key_mean
+    assert bool((centred <= law.proxy_root(a).square().sum(-1) / 2 * (1 + 1e-9) + 1e-13).all())
+    log_chi2 = law.cgf(2 * a) - 2 * law.cgf(a)
+    assert bool((log_chi2 <= law.log_chi2_slope * a.square().sum(-1) * (1 + 1e-9) + 1e-12).all())
+    if law.narrows and law.variance_proxy is not None:
+        top = torch.linalg.eigvalsh(law.keys.tilted_cov(a)).amax(-1)
+        assert bool((top <= law.variance_proxy * (1 + 1e-9)).all())
+
+
+@every_law
+def test_what_a_law_says_of_itself_is_so(name: str) -> None:
+    law, a = law_and_points(name, 4)
+    cov = law.tilted_cov(a)
+    assert law.quadratic == bool(torch.allclose(cov, cov[:1].expand_as(cov), rtol=1e-9, atol=1e-12))
+    if law.gain is not None:
+        torch.testing.assert_close(law.tilted_mean(a), law.gain(a.norm(dim=-1))[:, None] * a)
+    if law.shell is not None:
+        norms = law.sample(50, generator=0).tokens.norm(dim=-1)
+        torch.testing.assert_close(norms, torch.full_like(norms, law.shell))
+    W, b = a[:2], torch.tensor([1.0, -2.0], dtype=torch.float64)
+    image = law.image(W, b)
+    if image is not None:
+        torch.testing.assert_close(image.mean, W @ law.mean + b)
+        torch.testing.assert_close(image.covariance, W @ law.covariance @ W.T)
+    if law.radius < math.inf:
+        assert law.tails == ()
+        assert law.support_known
+    assert law.tails is None or all(part.quadratic for part in law.tails)
+    assert (law.population is None) == ("tokens" not in name and name != "keys and values")
+    assert law.keys.value_dim == DIM
+    assert bool(law.replicas) == (name == "sampler") == ("quasi-Monte Carlo" in law.provenance)
+
+
+def test_a_mixture_with_a_sampler_knows_its_error() -> None:
+    """Half a box in closed form, half by quasi-Monte Carlo: about half the sampler's standard error, and not none."""
+    sampler = al.FromSampler(lambda u: 2 * u - 1, dim=2, points=512, scrambles=8)
+    law, head = al.Mixture([0.5, 0.5], [al.Box(2), sampler]), al.Head(torch.eye(2, dtype=torch.float64))
+    x = torch.tensor([0.5, -0.3], dtype=torch.float64)
+    error, alone = head(law).standard_error(x), head(sampler).standard_error(x)
+    assert bool((error > 0.3 * alone).all())
+    assert bool((error < 0.7 * alone).all())
+    assert not law.support_known
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_dimension_and_a_size_make_a_law(name: str) -> None:
+    law = WRITTEN[name].sized(DIM, 0.4)
+    assert (law.dim, law.dtype) == (DIM, torch.float64)
+    larger = WRITTEN[name].sized(DIM, 0.8).covariance
+    assert name == "rademacher" or torch.allclose(larger, 4 * law.covariance)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from attnlimit.numerics import binning
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("skip", [True, False])
-def test_sums_by_bin(dtype, fast, skip, monkeypatch, generator):
+@pytest.mark.parametrize("own", [1, 3], ids=["shared values", "values of each query"])
+def test_sums_by_bin(dtype, fast, skip, own, monkeypatch, generator):
     if fast:
         pytest.importorskip("numba")
     else:
         monkeypatch.setattr(binning, "has_numba", lambda: False)
     scores = 3 * torch.randn(3, 50, generator=generator, dtype=dtype)
-    values = torch.randn(50, 4, generator=generator, dtype=dtype)
+    values = torch.randn(own, 50, 4, generator=generator, dtype=dtype)
     limit = torch.randn(3, 4, generator=generator, dtype=dtype)
     distance = (values - limit[:, None, :]).square().sum(-1)
     mass = torch.rand(50, generator=generator, dtype=dtype)

@@ -9,15 +9,15 @@ from scipy import stats
 
 from attnlimit import Gaussian, Own, measure_convergence, phase_diagram
 from attnlimit.errors import InputError
+from attnlimit.measures.signs import Signs
 from attnlimit.studies import Study, estimate
 from attnlimit.studies.kind import kind
 from attnlimit.studies.kinds import icl
-from attnlimit.studies.laws import Signs, like
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 100])
 def test_sums_of_signs_are_binomial(count):
-    law = Signs(name="signs", count=count).build(like("float64", "cpu"))
+    law = Signs(count)
     up = np.arange(count + 1)
     np.testing.assert_allclose(law.probabilities, stats.binom.pmf(up, count, 0.5), rtol=1e-10)
     assert law.radius == pytest.approx(math.sqrt(count))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attnlimit.errors import InputError
+from attnlimit.measures import laws
 from attnlimit.studies import load_study, study_from
 from attnlimit.studies.points import points, tasks
 from attnlimit.studies.task import Task, canonical
@@ -46,6 +47,15 @@ def test_a_grid_expands_to_all_combinations_in_chunks():
     }
     assert [(task.first, task.count) for task in found[:2]] == [(0, 10), (10, 10)]
     assert found[0].what["n"] == [100, 316, 1000]
+
+
+@pytest.mark.parametrize("name", [name for name, law in laws().items() if law.spec.on_command_line])
+def test_every_law_that_has_a_written_form_can_be_studied(name):
+    text = GOOD.replace("{name: gaussian, dim: 2, cov: 0.5}", f"{{name: {name}, dim: 2}}")
+    what = next(points(load_study(written(text))))
+    fields = laws()[name].spec.fields
+    assert list(what["law"]) == ["name", *fields]
+    assert what["law"] == {"name": name, **{key: field.default for key, field in fields.items()}, "dim": 2}
 
 
 def test_cases_go_with_the_whole_grid():

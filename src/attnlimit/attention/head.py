@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.attention.hardmax import HardmaxMap
+from attnlimit.attention.maps import AttentionMap, LimitMap, TokenMap
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float, as_points, as_positive
-
-if TYPE_CHECKING:
-    from attnlimit.attention.hardmax import HardmaxMap
-    from attnlimit.attention.maps import AttentionMap
-    from attnlimit.measures.base import Measure
+from attnlimit.measures.base import Measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,30 +159,23 @@ class Head:
     # --- applied to a measure ---------------------------------------------------------------------
 
     def __call__(self, measure: Measure) -> AttentionMap:
-        from attnlimit.attention.maps import LimitMap, TokenMap
-        from attnlimit.measures.empirical import Empirical
-
         self.check_fits(measure)
-        return TokenMap(self, measure) if isinstance(measure, Empirical) else LimitMap(self, measure)
+        return LimitMap(self, measure) if measure.population is None else TokenMap(self, measure.population)
 
     def hardmax(self, measure: Measure) -> HardmaxMap:
         """The κ → ∞ map: V times the key of largest score, ties averaged."""
-        from attnlimit.attention.hardmax import HardmaxMap
-
         self.check_fits(measure)
         return HardmaxMap(self, measure)
 
     def check_fits(self, measure: Measure) -> None:
         """Dimension, dtype and device must agree with the measure's."""
-        values = getattr(measure, "values", None)
-        value_dim = measure.dim if values is None else values.shape[-1]
         if measure.dim != self.key_dim:
             raise InputError(
                 f"The head reads {self.key_dim}-dimensional keys, but {measure!r} has dimension {measure.dim}."
             )
-        if self.factors.V is not None and self.factors.V.shape[-1] != value_dim:
+        if self.factors.V is not None and self.factors.V.shape[-1] != measure.value_dim:
             raise InputError(
-                f"V has {self.factors.V.shape[-1]} columns, but the values of {measure!r} have dimension {value_dim}."
+                f"V has {self.factors.V.shape[-1]} columns, but the values of {measure!r} have dimension {measure.value_dim}."
             )
         self.check_kind(measure)
 

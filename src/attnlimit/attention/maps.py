@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float
-from attnlimit.measures import Empirical, FromSampler, Gaussian, Measure
+from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.softmax import attend, tilted_covariance
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Map:
     @property
     def out_dim(self) -> int:
         """d_out: V's rows, or the values' dimension where V is the identity."""
-        V, values = self.head.factors.V, getattr(self.measure, "values", None)
-        return V.shape[-2] if V is not None else self.measure.dim if values is None else values.shape[-1]
+        V = self.head.factors.V
+        return self.measure.value_dim if V is None else V.shape[-2]
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
         """(W, b) when the map is x ↦ W x + b, else None."""
@@ -112,7 +112,7 @@ class LimitMap(AttentionMap):
         return self.measure.tilted_cov(self.head.score_vector(x))
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
-        if not isinstance(self.measure, Gaussian) or self.head.heads:
+        if not self.measure.quadratic or self.head.heads:
             return None
         zero = self.head.factors.right.new_zeros(self.head.query_dim)
         return self.jacobian(zero), self(zero)
@@ -120,9 +120,10 @@ class LimitMap(AttentionMap):
     def standard_error(self, x: Array) -> Float[Tensor, "*all dv"]:
         """Standard error of the output, zero for closed-form limits (quasi-Monte Carlo laws have one)."""
         output = self(x)  # refuses where the limit is not resolved
-        if not isinstance(self.measure, FromSampler):
+        replicas = self.measure.replicas
+        if not replicas:
             return torch.zeros_like(output)
-        outputs = torch.stack([self.head(replica)(x) for replica in self.measure.replicas])
+        outputs = torch.stack([self.head(replica)(x) for replica in replicas])
         return outputs.std(0) / len(outputs) ** 0.5
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.maps import LimitMap, Map
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.measures import Empirical, Gaussian, Measure, Sphere
-from attnlimit.measures.sphere import Radial
-from attnlimit.numerics.bessel import sphere_cgf
+from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.dirichlet import dirichlet_expectation
 
 
@@ -24,12 +24,10 @@ def pushforward(map: Map, source: Measure) -> Measure:
             f"The head reads {map.head.query_dim}-dimensional queries, {source!r} has dimension {source.dim}."
         )
     map.head.check_kind(source)
-    if isinstance(source, Empirical):
-        return Empirical(map(source.tokens), weights=source.weights)
-    law = Pushforward(map, source)
-    if isinstance(source, Gaussian) and map.affine() is not None:
-        return Gaussian(law.mean, (law.covariance + law.covariance.T) / 2)
-    return law
+    if source.population is not None:
+        return Empirical(map(source.population.tokens), weights=source.population.weights)
+    affine = map.affine()
+    return (None if affine is None else source.image(*affine)) or Pushforward(map, source)
 
 
 class Pushforward(Measure):
@@ -55,7 +53,7 @@ class Pushforward(Measure):
         affine = self.map.affine()
         if affine is not None:
             return affine[0] @ self.source.mean + affine[1]
-        self._needs_sphere("mean")
+        self._radial("mean")
         return self.map(self.source.mean)  # the map is odd about b_v
 
     @property
@@ -63,46 +61,41 @@ class Pushforward(Measure):
         affine = self.map.affine()
         if affine is not None:
             return affine[0] @ self.source.covariance @ affine[0].T
-        limit, queries = self._needs_sphere("covariance")
-        return sphere_covariance(self.map, limit, queries)
+        return sphere_covariance(self.map, *self._radial("covariance"))
 
-    def _needs_sphere(self, what: str) -> tuple[Radial, Sphere]:
-        limit, bias = self.map.measure, self.map.head.factors.query_bias
-        if (
-            isinstance(self.map, LimitMap)
-            and isinstance(limit, Radial)
-            and isinstance(self.source, Sphere)
-            and bias is None
-        ):
-            return limit, self.source
+    def _radial(self, what: str) -> tuple[Callable[[Tensor], Tensor], float]:
+        """g with ∇Λ(a) = g(‖a‖) a, and the radius of the queries' sphere."""
+        gain, shell = self.map.measure.gain, self.source.shell
+        unbiased = self.map.head.factors.query_bias is None
+        if isinstance(self.map, LimitMap) and gain is not None and shell is not None and unbiased:
+            return gain, shell
         raise NotKnown(
             f"The {what} of the output law is not known in closed form for {self.map!r} and queries {self.source!r}: "
             f"use .sample(n, generator=…).{what}."
         )
 
 
-def sphere_covariance(map: Map, limit: Radial, queries: Sphere) -> Tensor:
-    """Cov Γ(X) for X uniform on a sphere of radius ρ and Γ the limit of a sphere or ball of radius R.
+def sphere_covariance(map: Map, gain: Callable[[Tensor], Tensor], radius: float) -> Tensor:
+    """Cov Γ(X) for X uniform on a sphere of radius ρ and Γ(x) = V g(‖Ax‖) Ax.
 
     With A = U diag(σ) Wᵀ it is V U diag(λ) Uᵀ Vᵀ,
-    λ_i = R²σ_i² E[A_k(Rρ√q)² T_i/q], q = Σ σ_k²T_k, T ~ Dirichlet(½, …, ½), by deterministic quadrature.
+    λ_i = ρ²σ_i² E[g(ρ√q)² T_i], q = Σ σ_k²T_k, T ~ Dirichlet(½, …, ½), by deterministic quadrature.
     """
-    A = map.head.A
-    U, sigma, _ = torch.linalg.svd(A, full_matrices=False)
-    weights = torch.nn.functional.pad(sigma.square(), (0, queries.dim - len(sigma)))
-    scale = limit.radius * queries.radius
+    head = map.head
+    U, sigma, _ = torch.linalg.svd(head.A, full_matrices=False)
+    weights = torch.nn.functional.pad(sigma.square(), (0, head.query_dim - len(sigma)))
 
-    def squared_ratio(q: Tensor) -> Tensor:
-        return sphere_cgf(scale * q.clamp_min(0).sqrt(), limit.order).ratio_over_r.square()
+    def squared_gain(q: Tensor) -> Tensor:
+        return gain(radius * q.clamp_min(0).sqrt()).square()
 
     try:
-        _, with_share = dirichlet_expectation(squared_ratio, weights.double())
+        _, with_share = dirichlet_expectation(squared_gain, weights.double())
     except ValueError as problem:
         raise NotKnown(
             f"The covariance of the output law of {map!r} is beyond the quadrature: scores reach "
-            f"{scale * float(sigma[0]):.3g}, and the singular values of A are far apart. "
+            f"{map.measure.radius * radius * float(sigma[0]):.3g}, and the singular values of A are far apart. "
             "Use .sample(n, generator=…).covariance."
         ) from problem
-    lam = (limit.radius * scale) ** 2 * sigma.square() * with_share[: len(sigma)].to(sigma)
-    half = map.head.read_linear((U * lam.sqrt()).T.contiguous())
+    lam = (radius * sigma).square() * with_share[: len(sigma)].to(sigma)
+    half = head.read_linear((U * lam.sqrt()).T.contiguous())
     return half.T @ half

@@ -1,9 +1,11 @@
 """Bounds on how far n tokens are from infinitely many, with explicit constants and checked hypotheses.
 
-One bound a file; each holds for every n, and says under which hypotheses and how often. Published rates whose
+One bound a file, a function named as the file; each holds for every n, and says under which hypotheses and how often. Published rates whose
 constants are not given, such as c₁σ⁶ ln L / L^{c₂/σ²} for prompts of length L ≥ 2 [boursier2026softmax], are
 exponents and no bounds, so there is no function for them here.
 """
+
+from collections.abc import Callable
 
 from attnlimit.bounds.averaged import averaged
 from attnlimit.bounds.empirical import empirical
@@ -11,5 +13,11 @@ from attnlimit.bounds.fixed_query import fixed_query
 from attnlimit.bounds.mean_square import mean_square
 from attnlimit.bounds.result import Bound
 from attnlimit.bounds.uniform import uniform
+from attnlimit.discover import members, names
 
-__all__ = ["Bound", "averaged", "empirical", "fixed_query", "mean_square", "uniform"]
+__all__ = ["Bound", "all_bounds", "averaged", "empirical", "fixed_query", "mean_square", "uniform"]
+
+
+def all_bounds() -> dict[str, Callable[..., Bound]]:
+    """Every bound, by its name: the functions here that are named as their files."""
+    return {name: bound for name in names(__name__) for bound in members(__name__, name, only=name)}

@@ -19,16 +19,13 @@ from attnlimit.bounds.hypotheses import (
     check_head,
     check_known,
     log_chi2,
-    log_chi2_slope,
     score_reach,
-    seen_through_points,
     token_counts,
-    value_reach,
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, as_count, as_generator
-from attnlimit.measures import Empirical, Measure
+from attnlimit.measures import Measure
 
 
 def averaged(
@@ -58,7 +55,7 @@ def averaged(
     Hypotheses: compact support of the tokens; independence; in closed form, sub-Gaussian queries.
     """
     check_head(head, law)
-    R, R_V = check_compact(law, "averaged"), value_reach(head, law)
+    R, R_V = check_compact(law, "averaged"), law.value_radius(head.factors.V)
     source = law if queries is None else queries
     method = method or _choose(source, generator)
     sizes, single = token_counts(n, head.factors.right)
@@ -72,7 +69,7 @@ def averaged(
         share = _sampled(head, law, source, sizes, generator, as_count(samples, "samples"), delta)
         extra |= {"queries": samples, "delta": delta}
     elif method == "closed form":
-        moment = QuadraticMoment.of(head, _measure(source, method), log_chi2_slope(law))
+        moment = QuadraticMoment.of(head, _measure(source, method), law.log_chi2_slope)
         exponent = moment.exponent
         share = sizes.new_tensor([moment.best(m) for m in sizes.tolist()])
         constant = 2 * R_V * share * sizes**exponent
@@ -95,7 +92,7 @@ def averaged(
 
 
 def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> str:
-    if not isinstance(source, Measure) or (isinstance(source, Empirical) and generator is None):
+    if not isinstance(source, Measure) or (source.population is not None and generator is None):
         return "exact"
     return "closed form" if generator is None else "sampled"
 
@@ -109,10 +106,11 @@ def _shares(head: Head, law: Measure, x: Tensor, sizes: Tensor) -> Float[Tensor,
 def _exact(
     head: Head, law: Measure, source: Array | Measure, sizes: Tensor
 ) -> tuple[Float[Tensor, " k"], int]:
-    if isinstance(source, Empirical):
-        shares = _shares(head, law, head.checked(source.tokens), sizes)
-        return source.probabilities @ shares, len(source)
     if isinstance(source, Measure):
+        if source.population is not None:
+            tokens = source.population
+            shares = _shares(head, law, head.checked(tokens.tokens), sizes)
+            return tokens.probabilities @ shares, len(tokens)
         raise InputError(
             f"method='exact' averages over given queries or tokens, but the queries follow {source!r}. "
             "Use method='sampled' with a generator, or 'closed form'."
@@ -144,8 +142,8 @@ def _sampled(
     x = source.sample(samples, generator=as_generator(generator, source.device)).tokens
     shares = _shares(head, law, head.checked(x), sizes)
     largest = torch.ones_like(sizes)
-    if source.radius < math.inf and not seen_through_points(source):
-        worst = log_chi2_slope(law) * score_reach(head, source.radius) ** 2
+    if source.radius < math.inf:
+        worst = law.log_chi2_slope * score_reach(head, source.radius) ** 2
         largest = ((worst - sizes.log()) / 2).clamp_max(0).exp()
     log_term = math.log(2 * len(sizes) / delta)
     spread = (2 * shares.var(0) * log_term / samples).sqrt()

@@ -14,8 +14,6 @@ from attnlimit.bounds.hypotheses import (
     check_compact,
     check_delta,
     check_head,
-    score_range,
-    value_reach,
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
@@ -107,7 +105,7 @@ def _known(
         head.check_fits(population)
         check_compact(population, "empirical")
         _contains(population.radius, tokens.radius, "the population's radius", "a key")
-        high, R_V = score_range(population, a)[1], value_reach(head, population)
+        high, R_V = population.score_range(a)[1], population.value_radius(head.factors.V)
     elif population is None and radius is not None:
         R = as_positive(radius, "radius")
         _contains(R, tokens.radius, "radius", "a key")
@@ -121,7 +119,7 @@ def _known(
             "Give either population=, what the tokens were drawn from, or radius= (and value_radius= if values "
             "differ from keys): a sample alone cannot exclude a rare key heavier than all it has seen."
         )
-    _contains(R_V, value_reach(head, tokens), "the population's value radius", "a projected value")
+    _contains(R_V, tokens.value_radius(head.factors.V), "the population's value radius", "a projected value")
     return high, R_V
 
 

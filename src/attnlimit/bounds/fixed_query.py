@@ -14,9 +14,7 @@ from attnlimit.bounds.hypotheses import (
     check_compact,
     check_delta,
     check_head,
-    score_range,
     token_counts,
-    value_reach,
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.inputs import Array
@@ -38,11 +36,11 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> 
     """
     check_head(head, law)
     R, delta = check_compact(law, "fixed query"), check_delta(delta)
-    R_V = value_reach(head, law)
+    R_V = law.value_radius(head.factors.V)
     x = head.checked(x)
     a = head.score_vector(x)
     sizes, single = token_counts(n, a)
-    low, high = score_range(law, a)
+    low, high = law.score_range(a)
     reach = R_V + head.read_linear(law.tilted_mean(a)).norm(dim=-1).clamp_max(R_V)
     crude = hoeffding((reach * (high - low).exp())[..., None], sizes, delta)
     fine = _bernstein(head, law, x, reach * (high - law.cgf(a)).exp(), sizes, delta)

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError
-from attnlimit.measures import Empirical, Gaussian, Measure
+from attnlimit.measures import Measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +35,7 @@ class QuadraticMoment:
             raise InputError(
                 f"The head reads {head.query_dim}-dimensional queries, but {queries!r} has dimension {queries.dim}."
             )
-        if isinstance(queries, Gaussian):
-            root = queries.apply_root(head.A)
-        else:  # any law in a ball of radius R has the proxy R² (Hoeffding)
-            proxy = queries.variance_proxy
-            root = head.A * math.sqrt(queries.radius**2 if proxy is None else min(proxy, queries.radius**2))
-        mean = head.score_vector(head.checked(_mean(queries)))
+        root, mean = queries.proxy_root(head.A), head.score_vector(head.checked(queries.key_mean))
         U, h, _ = torch.linalg.svd(math.sqrt(slope) * root, full_matrices=True)
         eigenvalues = torch.nn.functional.pad(h.square(), (0, len(U) - len(h)))
         return cls(
@@ -73,10 +67,3 @@ class QuadraticMoment:
         end = min(1.0, (1 - 1e-12) / max(self.horizon**2, 1e-300))
         inner = minimize_scalar(at, bounds=(0, end), method="bounded", options={"xatol": 1e-9 * end})
         return math.exp(min(float(inner.fun), at(end), 0.0))
-
-
-def _mean(queries: Measure) -> Tensor:
-    """E x; a measure of tokens with values of its own has its queries among the tokens."""
-    if isinstance(queries, Empirical):
-        return queries.probabilities @ queries.tokens
-    return queries.mean

@@ -11,7 +11,6 @@ from attnlimit.bounds.hypotheses import (
     check_head,
     log_chi2,
     token_counts,
-    value_reach,
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.inputs import Array
@@ -33,7 +32,7 @@ def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:
     """
     check_head(head, law)
     R = check_compact(law, "mean square")
-    R_V = value_reach(head, law)
+    R_V = law.value_radius(head.factors.V)
     a = head.score_vector(head.checked(x))
     D = log_chi2(law, a)
     sizes, single = token_counts(n, a)

@@ -16,7 +16,6 @@ from attnlimit.bounds.hypotheses import (
     score_norm,
     score_reach,
     token_counts,
-    value_reach,
 )
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import InputError
@@ -57,7 +56,7 @@ def uniform(
         raise InputError(f"method must be 'kernel' or 'net', got {method!r}.")
     R, delta = check_compact(law, "uniform"), check_delta(delta)
     radius = as_positive(radius, "radius")
-    R_V, rho = value_reach(head, law), score_reach(head, radius) * R
+    R_V, rho = law.value_radius(head.factors.V), score_reach(head, radius) * R
     sizes, single = token_counts(n, head.factors.right)
     if method == "kernel":
         root = (1 + math.sqrt(2 * math.log(1 / delta))) / sizes.sqrt()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Annotated
 
 import torch
 import typer
 
-from attnlimit import bounds
-from attnlimit.bounds import Bound
+from attnlimit.bounds import Bound, all_bounds
 from attnlimit.cli.common import (
     AsJson,
     Cov,
@@ -27,6 +28,7 @@ from attnlimit.cli.common import (
     table,
     whole_numbers,
 )
+from attnlimit.errors import HypothesisFailed
 from attnlimit.inputs import as_positive
 
 
@@ -52,14 +54,10 @@ def bound(
     sizes = whole_numbers(n)
     x = torch.zeros(head.query_dim, dtype=torch.float64)
     x[0] = as_positive(query_radius, "--query-radius")
-    found: list[Bound] = [
-        bounds.mean_square(head, law, x, sizes),
-        bounds.averaged(head, law, sizes),
-        bounds.fixed_query(head, law, x, sizes, delta),
-        bounds.uniform(head, law, query_radius, sizes, delta),
-    ]
+    known = {"head": head, "law": law, "x": x, "radius": query_radius, "n": sizes, "delta": delta}
+    found, refused = _bounds(known)
     if as_json:
-        print_json({"n": sizes, "bounds": [one.to_dict() for one in found]})
+        print_json({"n": sizes, "bounds": [one.to_dict() for one in found], "refused": refused})
         return
     rows = [
         (one.name, one.kind, *(f"{value:.3g}" for value in one.value.flatten().tolist())) for one in found
@@ -67,3 +65,23 @@ def bound(
     out.print(table(f"{law!r}", ["bound", "kind", *(f"n = {size:,}" for size in sizes)], rows))
     for one in found:
         out.print(f"[bold]{one.name}[/]: {one.formula}", highlight=False)
+    for name, why in refused.items():
+        out.print(f"[bold]{name}[/] is refused: {why}", highlight=False)
+
+
+def _bounds(known: Mapping[str, object]) -> tuple[list[Bound], dict[str, str]]:
+    """Every bound that asks for no more than is known (a sample is not), and why those are refused whose hypotheses
+    fail; when all are, the first of them says so."""
+    found: list[Bound] = []
+    refused: dict[str, HypothesisFailed] = {}
+    for name, function in all_bounds().items():
+        asked = signature(function).parameters.values()
+        if any(one.default is Parameter.empty and one.name not in known for one in asked):
+            continue
+        try:
+            found.append(function(**{one.name: known[one.name] for one in asked if one.name in known}))
+        except HypothesisFailed as problem:
+            refused[name] = problem
+    if not found:
+        raise next(iter(refused.values()))
+    return found, {name: str(problem) for name, problem in refused.items()}

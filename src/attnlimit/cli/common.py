@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,6 +21,7 @@ import attnlimit as al
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.files.arrays import open_rows
 from attnlimit.files.records import finite
+from attnlimit.measures import laws
 
 if TYPE_CHECKING:
     from attnlimit.studies import Estimate
@@ -29,8 +31,10 @@ R = TypeVar("R")
 
 out, err = Console(), Console(stderr=True)
 
+LAWS = {name: law for name, law in laws().items() if law.spec.on_command_line}
+"""The laws that a dimension and a size make."""
 MeasureName = Annotated[
-    str, typer.Option("--measure", help="Token law: gaussian, sphere, ball, box, rademacher or laplace.")
+    str, typer.Option("--measure", help=f"Token law: {', '.join([*LAWS][:-1])} or {[*LAWS][-1]}.")
 ]
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
 Cov = Annotated[
@@ -107,28 +111,21 @@ def whole_numbers(text: str, name: str = "--n") -> list[int]:
 
 def law_of(measure: str, dim: int, cov: str | None, scale: float) -> al.Measure:
     """The token law that the options describe."""
-    if measure == "gaussian":
-        if cov is None:
-            return al.Gaussian(cov=scale**2, dim=dim)
-        return al.Gaussian(cov=float(cov), dim=dim) if _is_number(cov) else al.Gaussian(cov=_matrix(cov))
-    if cov is not None:
-        raise InputError(f"--cov is for gaussian tokens; {measure} takes --scale.")
-    laws: dict[str, Callable[[], al.Measure]] = {
-        "sphere": lambda: al.Sphere(dim, scale),
-        "ball": lambda: al.Ball(dim, scale),
-        "box": lambda: al.Box(dim, scale),
-        "rademacher": lambda: al.Rademacher(dim),
-        "laplace": lambda: al.Laplace(dim, scale),
-    }
-    if measure not in laws:
-        raise InputError(f"--measure must be one of gaussian, {', '.join(laws)}; got {measure!r}.")
-    return laws[measure]()
+    if measure not in LAWS:
+        raise InputError(f"--measure must be one of {', '.join(LAWS)}; got {measure!r}.")
+    law = LAWS[measure]
+    if cov is None:
+        return law.sized(dim, scale)
+    if "cov" not in law.spec.fields:
+        takers = " and ".join(name for name, one in LAWS.items() if "cov" in one.spec.fields)
+        raise InputError(f"--cov is for {takers} tokens; {measure} takes --scale.")
+    value = torch.tensor(float(cov), dtype=torch.float64) if _is_number(cov) else _matrix(cov)
+    fields = law.spec.filled(dim if _is_number(cov) else None, scale)
+    return law.from_spec(torch.empty(0, dtype=torch.float64), **fields | {"cov": value})
 
 
 def head_of(law: al.Measure, horizon: float | None, A: str | None, V: str | None) -> al.Head:
     """The head that the options describe: A from a file, or the multiple of the identity with that horizon."""
-    import torch
-
     if (horizon is None) == (A is None):
         raise InputError("Give the head either by --horizon H or by --A FILE.")
     values = None if V is None else _matrix(V)

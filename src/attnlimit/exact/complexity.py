@@ -15,7 +15,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
 from attnlimit.inputs import Array, as_positive
-from attnlimit.measures import Empirical, Measure
+from attnlimit.measures import Measure
 
 GRID = 33
 
@@ -71,7 +71,7 @@ def sample_complexity(
     if (rel_error is None) == (abs_error is None):
         raise InputError("Give either rel_error (a share of the outputs' size) or abs_error (in their unit).")
     if queries is None:
-        if isinstance(measure, Empirical):
+        if measure.population is not None:
             raise InputError("A population has no law to draw queries from: give queries=.")
         average = query_average(head, measure, MOST_TOKENS)
         first = average([1]).rms

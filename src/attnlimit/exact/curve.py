@@ -64,9 +64,9 @@ def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]],
     if head.query_dim != law.dim:
         raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
     if head.factors.query_bias is None:
-        if isinstance(law, Gaussian) and not bool(law.mean.any()):
+        if law.quadratic and not bool(law.mean.any()):
             return _gaussian(head, law, n_max)
-        if isinstance(law, Sphere):
+        if law.shell is not None:
             return _sphere(head, law, n_max)
     return _sampled(head, law, n_max)
 
@@ -108,9 +108,9 @@ class _Table:
         return _Table(spread, along, across)
 
 
-def _gaussian(head: Head, law: Gaussian, n_max: int) -> Callable[[list[int]], Averages]:
+def _gaussian(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Averages]:
     """x = Σ^{1/2}ξ: s² = ξᵀBξ and the part of the error along VΣa/s has ‖VΣa‖² = ξᵀMξ, both in B's eigenbasis."""
-    root = law.apply_root(torch.eye(law.dim).to(head.factors.right)).double()
+    root = law.proxy_root(torch.eye(law.dim).to(head.factors.right)).double()
     scores = root @ head.A.double() @ root  # Σ^{1/2} A Σ^{1/2}
     values = head.V.double() @ root
     b, basis = torch.linalg.eigh(scores.T @ scores)
@@ -184,7 +184,7 @@ def _panels(b: Tensor) -> tuple[Tensor, Tensor]:
     return (start + size * (nodes + 1) / 2).flatten(), (size * weights / 2).flatten()
 
 
-def _sphere(head: Head, law: Sphere, n_max: int) -> Callable[[list[int]], Averages]:
+def _sphere(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Averages]:
     """s = R‖Ax‖ and ‖V â‖², with quasi-random x: no closed density, but a table of exact errors in s."""
     A, total = head.A.double(), head.V.double().square().sum()
     top = law.radius**2 * float(torch.linalg.matrix_norm(A, 2))

@@ -7,19 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from scipy.special import ndtri_exp
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
-from attnlimit.exact.laws import project
-from attnlimit.exact.order import Levels, cap_moments, finite_top, top_quantiles
+from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS
 from attnlimit.inputs import Array, as_counts
-from attnlimit.measures import Empirical, Gaussian, Measure, Rademacher
-from attnlimit.measures.sphere import Radial
+from attnlimit.measures import Measure
+from attnlimit.numerics.order import normal_maximum
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +63,15 @@ def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Arr
     neighbour are ties. A query whose scores are all equal (Ax = 0) averages all n keys.
     n goes up to 10^12. A Gaussian has no limit: see `gaussian_maximum`.
 
+    >>> import torch
     >>> from attnlimit import Head, Sphere
     >>> hardmax_error(Head(torch.eye(3).double()), Sphere(3), n=[10, 10**6], queries=[[1.0, 0.0, 0.0]]).height
     tensor([[0.8182, 1.0000]], dtype=torch.float64)
     """
     sizes, x = checked(head, law, n, queries)
     a = head.score_vector(x)
-    if isinstance(law, Radial):
-        return _radial(head, law, a, sizes)
-    if isinstance(law, Empirical | Rademacher):
-        return _finite(head, law, a, sizes)
-    if isinstance(law, Gaussian):
-        return _gaussian(head, law, a, sizes)
-    law.top(a)  # an unbounded law says here that there is no limit
-    raise NotKnown(
-        f"{law!r} has no known order statistics of its scores, so its hardmax error is not exact here. "
-        "Use a large sample as a population: law.sample(n, generator=…)."
-    )
+    found = law.largest(sizes, a, head.factors.V)
+    return HardmaxError(tuple(sizes), found.square, found.bias_square, found.gap, found.top, found.method)
 
 
 def checked(head: Head, law: Measure, n: object, queries: Array) -> tuple[list[int], Tensor]:
@@ -95,55 +83,6 @@ def checked(head: Head, law: Measure, n: object, queries: Array) -> tuple[list[i
     if max(sizes) > MOST_TOKENS:
         raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
     return sizes, head.checked(queries).reshape(-1, head.query_dim)
-
-
-def _radial(head: Head, law: Radial, a: Tensor, sizes: list[int]) -> HardmaxError:
-    norm, V = a.double().norm(dim=-1), head.V.double()
-    h, h2 = cap_moments(law.order, np.array(sizes))
-    along = law.radius**2 * (a.double() / norm.clamp_min(1e-300)[:, None] @ V.T).square().sum(-1)
-    total = law.radius**2 * V.square().sum()
-    across = (total - along).clamp_min(0) / max(1, law.order - 1)
-    square = 4 * along[:, None] * h2 + 4 * across[:, None] * (h - h2)
-    ties = (norm == 0)[:, None]
-    square = torch.where(ties, total / law.order / torch.tensor(sizes, dtype=torch.float64), square)
-    top = law.radius * norm
-    method = "exact (order statistics of the height)"
-    bias = 4 * along[:, None] * h.square()
-    return HardmaxError(tuple(sizes), square, bias, 2 * top[:, None] * h, top, method)
-
-
-def _finite(head: Head, law: Empirical | Rademacher, a: Tensor, sizes: list[int]) -> HardmaxError:
-    atoms, n = project(law, a, head).double(), torch.tensor(sizes, dtype=torch.float64)
-    m = len(a)
-    mean, spread = atoms.mean.expand(m, -1, -1), atoms.spread.expand(m, -1)
-    limit = head.read_linear(law.top(a)).double()
-    slack = 8 * torch.finfo(law.dtype).eps * law.radius * a.double().norm(dim=-1)
-    each = [
-        Levels.of(atoms.scores[i], atoms.log_mass[i].exp(), mean[i], spread[i], float(slack[i]))
-        for i in range(m)
-    ]
-    rows = [finite_top(levels, limit[i], n) for i, levels in enumerate(each)]
-    square, bias, gap = (torch.stack(parts) for parts in zip(*rows, strict=True))
-    top = torch.stack([levels.score[0] for levels in each])
-    method = "exact (score levels, keys drawn with replacement)"
-    return HardmaxError(tuple(sizes), square, bias, gap, top, method)
-
-
-def _gaussian(head: Head, law: Gaussian, a: Tensor, sizes: list[int]) -> HardmaxError:
-    """Only queries whose scores all tie have a limit: they average all n keys."""
-    if bool((law.apply_cov(a) != 0).any()):
-        examples = gaussian_maximum([10, 10**3, 10**6, 10**9]).mean.tolist()
-        raise LimitDoesNotExist(
-            f"No hardmax limit: {law!r} is unbounded, and the largest of n scores {law.growth}. In standard deviations "
-            f"its mean is {', '.join(f'{value:.4g}' for value in examples)} at n = 10, 10^3, 10^6, 10^9, see "
-            "gaussian_maximum(n). Use finite tokens, law.sample(n, generator=…), or a law with bounded support."
-        )
-    n = torch.tensor(sizes, dtype=torch.float64)
-    trace = law.apply_root(head.V).double().square().sum()
-    square = (trace / n).expand(len(a), -1)
-    method = "exact (all scores are equal: plain averages)"
-    zero = torch.zeros_like(square)
-    return HardmaxError(tuple(sizes), square, zero, zero, (a @ law.mean).double(), method)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,8 +109,5 @@ def gaussian_maximum(n: int | Sequence[int]) -> GaussianMaximum:
     ['1.53875', '3.24144', '4.86290', '6.08768']
     """
     sizes = as_counts(n)
-    E, weight = top_quantiles()
-    g = torch.as_tensor(ndtri_exp(-E / np.array(sizes, dtype=float)[:, None]))
-    mean = g @ torch.as_tensor(weight)
-    variance = (g - mean[:, None]).square() @ torch.as_tensor(weight)
+    mean, variance = normal_maximum(np.array(sizes, dtype=float))
     return GaussianMaximum(tuple(sizes), mean, variance, "exact (order statistics)")

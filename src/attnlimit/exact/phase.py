@@ -16,7 +16,7 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
 from attnlimit.inputs import Array, as_counts, as_float, as_points
-from attnlimit.measures import Empirical, Measure
+from attnlimit.measures import Measure
 
 AVERAGING, FEW_KEYS, ONE_KEY = "averaging", "few keys", "one key"
 SCALE = "root mean square distance of the attended values from the mean token, (E_κ‖y − E y‖²)^(1/2)"
@@ -80,7 +80,7 @@ def phase_diagram(
     sharp, sizes = _kappas(kappa), as_counts(n)
     if max(sizes) > MOST_TOKENS:
         raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
-    keys = Empirical(law.tokens, weights=law.weights) if isinstance(law, Empirical) else law
+    keys = law.keys
     unit = _unit_scores(keys, direction)
     x = torch.tensor(sharp, dtype=torch.float64).to(unit)[:, None]
     a = x * unit

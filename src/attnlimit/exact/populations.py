@@ -23,7 +23,8 @@ class Seen:
     """What m queries see of n keys, whatever made the scores."""
 
     scores: Float[Tensor, "m n"]
-    values: Float[Tensor, "n p"]
+    values: Float[Tensor, "n p"] | Float[Tensor, "m n p"]
+    """Of each key, the same for all queries or as each query sees them."""
     hidden: Bool[Tensor, "m n"] | None = None
     """Keys that are not there for a query."""
     sink: Float[Tensor, " m"] | None = None
@@ -35,7 +36,7 @@ class Seen:
 
     @property
     def probability(self) -> Float[Tensor, " n"]:
-        n = len(self.values)
+        n = self.scores.shape[1]
         return self.scores.new_full((n,), 1 / n) if self.mass is None else self.mass
 
     def __getitem__(self, rows: slice | Tensor) -> Seen:
@@ -43,7 +44,8 @@ class Seen:
         hidden, sink, kept = (
             None if part is None else part[rows] for part in (self.hidden, self.sink, self.kept)
         )
-        return Seen(self.scores[rows], self.values, hidden, sink, self.mass, kept)
+        values = self.values if self.values.ndim == 2 else self.values[rows]
+        return Seen(self.scores[rows], values, hidden, sink, self.mass, kept)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -53,8 +55,9 @@ class Seen:
     ) -> tuple[Atoms, KeptSet | None]:
         """Atoms of the keys that a query draws from, with values relative to their mean, and the set of those it always
         keeps. `coarser` widens the bins."""
-        centre = self.values.mean(0)
-        values = self.values - centre  # errors are differences: centring only saves digits
+        values = self.values if self.values.ndim == 3 else self.values[None]
+        centre = values.mean(1)
+        values = values - centre[:, None]  # errors are differences: centring only saves digits
         scores = self.scores if self.hidden is None else self.scores.masked_fill(self.hidden, -torch.inf)
         limit = self._limit(scores, values, -centre)
         kept_set = None
@@ -67,7 +70,7 @@ class Seen:
         if skipped is not None:
             log_mass = log_mass.masked_fill(skipped, -torch.inf)
         flat = scores if self.hidden is None else scores.masked_fill(self.hidden, 0.0)
-        atoms = Atoms(flat, log_mass.log_softmax(1), values[None], values.new_zeros(1, len(values)), limit)
+        atoms = Atoms(flat, log_mass.log_softmax(1), values, torch.zeros_like(values[..., 0]), limit)
         return atoms.double(), kept_set
 
     def _limit(self, scores: Tensor, values: Tensor, nothing: Tensor) -> Tensor:
@@ -75,9 +78,9 @@ class Seen:
         if self.mass is not None and not bool((self.mass == self.mass[0]).all()):
             scores = scores + self.mass.log() - self.mass.mean().log()
         if self.sink is None:
-            return scores.softmax(1) @ values
+            return _averages(scores.softmax(1), values)
         p = torch.cat([scores, self.sink[:, None]], 1).softmax(1)
-        return p[:, :-1] @ values + p[:, -1:] * nothing
+        return _averages(p[:, :-1], values) + p[:, -1:] * nothing
 
     def _kept_set(
         self, scores: Tensor, values: Tensor, nothing: Tensor, limit: Tensor, kept: Tensor | None
@@ -87,13 +90,18 @@ class Seen:
         )
         if self.sink is not None:
             inside = torch.cat([inside, self.sink[:, None]], 1)
-            values = torch.cat([values, nothing[None]])
+            values = torch.cat([values, nothing[:, None]], 1)
         inside = inside.double()
         log_weight = torch.logsumexp(inside, 1)
         empty = log_weight == -torch.inf
         share = torch.exp(inside - log_weight.masked_fill(empty, 0.0)[:, None])
-        error = (share @ values.double() - limit.double()).masked_fill(empty[:, None], 0.0)
+        error = (_averages(share, values.double()) - limit.double()).masked_fill(empty[:, None], 0.0)
         return KeptSet(log_weight, error)
+
+
+def _averages(weights: Float[Tensor, "m n"], values: Float[Tensor, "#m n p"]) -> Float[Tensor, "m p"]:
+    """Σ_j w_j v_j for each query."""
+    return weights @ values[0] if len(values) == 1 else (weights[:, None] @ values)[:, 0]
 
 
 def _bins(

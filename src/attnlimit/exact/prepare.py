@@ -15,7 +15,6 @@ from attnlimit.attention.head import Head
 from attnlimit.designs import Independent, Kept, Sampling
 from attnlimit.designs.draw import Moments, Rest
 from attnlimit.errors import InputError
-from attnlimit.exact.laws import project
 from attnlimit.exact.populations import Seen
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.atoms import Atoms, KeptSet
@@ -61,9 +60,9 @@ def prepare(
     binned: bool | None = None,
 ) -> Prepared:
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
-    if isinstance(measure, Empirical):
+    if measure.population is not None:
         where = None if positions is None else torch.as_tensor(positions, device=x.device)
-        seen = _seen(head, measure, x, sampling)
+        seen = _seen(head, measure.population, x, sampling)
         least = int(_left(seen, _kept(seen, sampling.kept, where)).sum(1).min())
         if not sampling.draw.repeats and n_max > least:
             raise InputError(
@@ -98,7 +97,7 @@ def _alike(exact: Moments, n: Tensor) -> tuple[Tensor, Tensor]:
 def _law_atoms(head: Head, law: Measure, x: Tensor, kept: Kept) -> tuple[Atoms, KeptSet | None]:
     """Score atoms of a law at queries x, and the own token when it is kept (self-attention)."""
     a = head.score_vector(x)
-    atoms = project(law, a, head).double()
+    atoms = law.project(a, head.factors.V).double()
     if not kept:
         return atoms, None
     if kept != Kept(own=True):

@@ -15,10 +15,10 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
-from attnlimit.exact.near_top import TooSharp, top_atoms
 from attnlimit.inputs import Array, as_count, as_float, as_positive
 from attnlimit.measures import Measure
 from attnlimit.numerics.laplace import SLOW_START, transforms
+from attnlimit.numerics.order import TooSharp
 
 PATIENCE = 2
 """Steps of √10 in κ without improvement that end the search."""
@@ -140,7 +140,7 @@ def _gap(head: Head, law: Measure, kappa: float, sizes: list[int], x: Tensor) ->
     sharp, n = head.scaled(kappa), torch.tensor([sizes], dtype=torch.float64)
     squares, biases = [], []
     for one in x.split(1):  # queries differ in how far their scores spread, and so in their grids
-        atoms = top_atoms(sharp, law, sharp.score_vector(one), min(sizes), max(sizes))
+        atoms = law.near_top(sharp.score_vector(one), sharp.factors.V, min(sizes), max(sizes))
         square, bias = transforms(atoms, None, max(sizes), margin=SLOW_START).moments(n)
         squares.append(square)
         biases.append(bias.square().sum(-1))

@@ -1,5 +1,10 @@
-"""Token laws and tokens: one type of object, a measure that knows its cumulant generating function."""
+"""Token laws and tokens: one type of object, a measure that knows its cumulant generating function.
 
+A law is one file here: all that the library asks of it are methods of `Measure`, and its `spec` puts it into study
+files and the command line.
+"""
+
+from attnlimit.discover import subclasses
 from attnlimit.measures.ball import Ball
 from attnlimit.measures.base import Measure
 from attnlimit.measures.box import Box
@@ -24,4 +29,11 @@ __all__ = [
     "Rademacher",
     "Sphere",
     "StudentT",
+    "laws",
 ]
+
+
+def laws() -> dict[str, type[Measure]]:
+    """Every law with a written form, by its name."""
+    found: list[type[Measure]] = subclasses(__name__, Measure)  # type: ignore[type-abstract]
+    return {law.spec.name: law for law in found if "spec" in vars(law)}

@@ -9,18 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.measures.base import Kind
+from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.measures.sphere import Radial
 
 
 class Ball(Radial):
     """Uniform in the ball of radius R: the CGF is the sphere's of R^{d+2}, ∇Λ(a) = R A_{d+2}(R‖a‖) a/‖a‖."""
 
-    def __init__(
-        self,
-        dim: int,
-        radius: float = 1.0,
-        **kind: Unpack[Kind],
-    ) -> None:
+    spec = Spec("ball", dim=DIM, radius=SIZE)
+
+    def __init__(self, dim: int, radius: float = 1.0, **kind: Unpack[Kind]) -> None:
         super().__init__(dim, radius, more_dims=2, **kind)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,11 +13,20 @@ from torch import Tensor
 
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.inputs import Array, as_count, as_generator, as_points
+from attnlimit.measures.spec import Spec
+from attnlimit.numerics.atoms import Atoms
+from attnlimit.numerics.order import Largest, largest_of_atoms, trimmed
 
 if TYPE_CHECKING:
     from attnlimit.measures.empirical import Empirical
 
 Points = Float[Tensor, "*batch d"]
+Matrix = Float[Tensor, "e dv"]
+
+
+def read(V: Matrix | None, y: Float[Tensor, "*batch dv"]) -> Tensor:
+    """V y for the rows of y; V None is the identity."""
+    return y if V is None else y @ V.mT
 
 
 class Kind(TypedDict, total=False):
@@ -35,7 +45,8 @@ class Measure(ABC):
     infinitely many tokens of law μ become under softmax attention [bohbot2026token, boursier2026softmax].
 
     A law of your own needs `dim` and `_cgf`, batched over the leading axes (autograd gives the tilted
-    moments), and `_draw` if it is to be sampled:
+    moments), and `_draw` if it is to be sampled. All else that the library asks of a law is below, each with an answer
+    for laws that know no better; nothing asks which law it is:
 
     >>> class Poisson(Measure):
     ...     def __init__(self, rate: float) -> None:
@@ -56,6 +67,16 @@ class Measure(ABC):
     """Where Λ is finite, in words; `in_domain` is the test."""
     growth: str = ""
     """For unbounded laws: how the largest of n scores grows, in words."""
+    support_known: bool = True
+    """Whether `radius` is the law's own; False where only points of the law are seen."""
+    narrows: bool = False
+    """Whether ∇²Λ(a) ≼ variance_proxy·I for all a: tilting only narrows the law."""
+    quadratic: bool = False
+    """Whether Λ is quadratic, as for Gaussians alone: the limit is affine, and two moments give all others."""
+    shell: float | None = None
+    """ρ where the law is uniform on the sphere of radius ρ, so that means over it are Dirichlet integrals."""
+    spec: ClassVar[Spec] = Spec("")
+    """How the law is written in a study's file and on the command line; without a name it is not."""
 
     def __init__(
         self, dim: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
@@ -64,6 +85,16 @@ class Measure(ABC):
         if not dtype.is_floating_point:
             raise InputError(f"dtype must be a floating type, got {dtype}.")
         self._like = torch.empty(0, dtype=dtype, device=device)
+
+    @classmethod
+    def from_spec(cls, like: Tensor, **fields: Any) -> Measure:
+        """The law that the fields of `spec`, all of them, describe, of like's dtype and device."""
+        return cls(**fields, dtype=like.dtype, device=like.device)
+
+    @classmethod
+    def sized(cls, dim: int, size: float) -> Measure:
+        """The law of a dimension and a size, where these make it (`spec.on_command_line`)."""
+        return cls.from_spec(torch.empty(0, dtype=torch.float64), **cls.spec.filled(dim, size))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,7 +206,125 @@ class Measure(ABC):
             "Use finite tokens, head.hardmax(law.sample(n, generator=…))."
         )
 
+    def score_range(self, a: Points) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """The least and largest score aᵀy over the support, each (*batch,); ∓R‖a‖ where the top is not known."""
+        try:
+            return (self.top(-a) * a).sum(-1), (self.top(a) * a).sum(-1)
+        except NotKnown:
+            reach = self.radius * a.norm(dim=-1)
+            return -reach, reach
+
+    def value_radius(self, V: Matrix | None) -> float:
+        """sup ‖V v‖ over the support (V None: the identity): ‖V‖₂ R, or less where more is known."""
+        return self.radius if V is None else self.radius * float(torch.linalg.matrix_norm(V, 2))
+
+    # --- the law of the scores --------------------------------------------------------------------
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+        """Atoms of (aᵀy, V y) for score vectors a, with `limit` V∇Λ(a): what exact finite-n errors come from."""
+        raise self._no_projection()
+
+    def _no_projection(self) -> NotKnown:
+        return NotKnown(
+            f"{self!r} has no projected form in these directions, so its finite-n error is not exact here. "
+            "Use measure_convergence (Monte Carlo), or a large sample as a population: law.sample(n, generator=…)."
+        )
+
+    def near_top(self, a: Float[Tensor, "m d"], V: Matrix | None, n_least: int, n_most: int) -> Atoms:
+        """Atoms of (aᵀy, V y − V y*) with `limit` zero, so that errors are distances from the hardmax limit; good for
+        n from n_least to n_most."""
+        atoms, top = self.project(a, V).double(), read(V, self.top(a)).double()
+        atoms = atoms._replace(mean=atoms.mean - top[:, None, :], limit=torch.zeros_like(top))
+        return trimmed(atoms, n_least, n_most)
+
+    def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
+        """The value V y of the key of largest score aᵀy among n, by the order statistics of the scores."""
+        self.top(a)  # an unbounded law says here that there is no limit
+        raise NotKnown(
+            f"{self!r} has no known order statistics of its scores, so its hardmax error is not exact here. "
+            "Use a large sample as a population: law.sample(n, generator=…)."
+        )
+
+    def _largest_of_atoms(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
+        """`largest` where the projection is exact, key by key; scores within rounding of their neighbour tie."""
+        slack = 8 * torch.finfo(self.dtype).eps * self.radius * a.double().norm(dim=-1)
+        return largest_of_atoms(self.project(a, V), read(V, self.top(a)), slack, n)
+
+    def _matrix(self, V: Matrix | None) -> Matrix:
+        return torch.eye(self.dim).to(self._like) if V is None else V
+
+    # --- how far it spreads -----------------------------------------------------------------------
+
+    def spread(self, rows: Float[Tensor, "*heads r d"] | None) -> Float[Tensor, "*heads r r"]:
+        """M Σ Mᵀ in float64, Σ the covariance of the tokens (the keys), M = `rows` (None: the identity)."""
+        cov = self.covariance.double()
+        if not bool(torch.isfinite(cov).all()):
+            raise LimitDoesNotExist(
+                f"No horizon: the covariance of {self!r} is not finite, so scores have no standard deviation. "
+                "Use a law with two moments, or tokens, law.sample(n, generator=…)."
+            )
+        return cov if rows is None else rows @ cov @ rows.mT
+
+    def proxy_root(self, rows: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
+        """M P^{1/2} with Λ(a) − aᵀmean ≤ ½ aᵀPa: P = σ²I, where any law in a ball of radius R has σ² = R² (Hoeffding)."""
+        proxy = self.variance_proxy
+        return rows * math.sqrt(self.radius**2 if proxy is None else min(proxy, self.radius**2))
+
+    @property
+    def log_chi2_slope(self) -> float:
+        """An s with D(a) = Λ(2a) − 2Λ(a) ≤ s‖a‖² for all a.
+
+        D(a) = ∫₀¹ 2 ∫_t^{2t} aᵀ∇²Λ(ua)a du dt, so s = sup ‖∇²Λ‖ will do. That is the variance proxy σ² for laws that
+        tilting narrows, and at most R² for any law in a ball of radius R, or the squared distance from the mean
+        (Popoviciu). A proxy alone gives s = 2σ²: Λ(2a) − 2aᵀm ≤ 2σ²‖a‖² and Λ(a) ≥ aᵀm. The 2 is needed: for
+        y ∈ {−1, 0, 1} with P(y = ±1) = e^{−c} each, D(a)/a² reaches 2σ² as c → ∞.
+        """
+        proxy = math.inf if self.variance_proxy is None else self.variance_proxy
+        return min(proxy if self.narrows else 2 * proxy, self.radius**2)
+
+    @property
+    def tails(self) -> tuple[Measure, ...] | None:
+        """The Gaussian laws that the far tokens follow, one of which wins as n → ∞: none for a bounded law; None
+        where the tails are others, or not known."""
+        return () if self.radius < math.inf else None
+
+    # --- how the limit is known -------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> tuple[Measure, ...]:
+        """Independent approximations of the law whose spread is the limit's error; none where it is in closed form."""
+        return ()
+
+    @property
+    def provenance(self) -> str:
+        """How the limit is known, in words."""
+        return f"{'limit by quasi-Monte Carlo,' if self.replicas else 'closed-form limit for'} {self!r}"
+
+    @property
+    def gain(self) -> Callable[[Tensor], Tensor] | None:
+        """g with ∇Λ(a) = g(‖a‖) a, for laws that rotations leave alone."""
+        return None
+
+    def image(self, W: Matrix, b: Float[Tensor, " e"]) -> Measure | None:
+        """The law of W y + b, where it is a law in closed form."""
+        return None
+
     # --- tokens -----------------------------------------------------------------------------------
+
+    @property
+    def population(self) -> Empirical | None:
+        """The tokens themselves, where the measure is finitely many tokens; None for a law."""
+        return None
+
+    @property
+    def keys(self) -> Measure:
+        """The law of the keys alone: the same, unless tokens have values of their own."""
+        return self
+
+    @property
+    def value_dim(self) -> int:
+        """Dimension of the values."""
+        return self.dim
 
     def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
         """n independent tokens, as a measure. `generator` is a torch.Generator or the seed of a fresh one."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnlimit.measures.base import Kind
 from attnlimit.measures.product import Bounded
+from attnlimit.measures.spec import DIM, SIZE, Spec
 
 
 class Box(Bounded):
@@ -18,6 +19,7 @@ class Box(Bounded):
     Each coordinate is the height of a uniform point on a sphere of R³ (Archimedes), whose CGF it shares.
     """
 
+    spec = Spec("box", dim=DIM, half_width=SIZE)
     order = 3
     scale_name = "half_width"
 

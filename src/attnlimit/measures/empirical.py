@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,7 +12,10 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_count, as_float, as_generator
-from attnlimit.measures.base import Measure, Points
+from attnlimit.measures.base import Matrix, Measure, Points, read
+from attnlimit.measures.spec import Field, Form, Spec
+from attnlimit.numerics.atoms import Atoms
+from attnlimit.numerics.order import Largest
 from attnlimit.numerics.softmax import SCORES_AT_ONCE, attend, log_mean_exp, tilted_covariance
 
 
@@ -25,6 +30,14 @@ class Empirical(Measure):
     tensor([[0.5000],
             [1.0000]], dtype=torch.float64)
     """
+
+    spec = Spec(
+        "population",
+        tokens=Field(Form.TOKENS),
+        law=Field(Form.LAW, None),
+        seed=Field(Form.SEED, 0),
+    )
+    narrows = True
 
     def __init__(self, tokens: Array, values: Array | None = None, weights: Array | None = None) -> None:
         tokens = as_float(tokens, "tokens")
@@ -44,6 +57,18 @@ class Empirical(Measure):
                     f"values must have shape ({len(self)}, dv), one row a token, got {tuple(self.values.shape)}."
                 )
         self.weights = None if weights is None else checked_weights(weights, len(self), like=tokens)
+
+    @classmethod
+    def from_spec(cls, like: Tensor, **fields: Any) -> Empirical:
+        """The tokens of a file, or so many draws of a law."""
+        tokens, law = fields["tokens"], fields["law"]
+        if isinstance(tokens, Tensor):
+            return cls(tokens)
+        if law is None:
+            raise InputError(
+                "A population has tokens: {file: …}, or a number of tokens and the law they are drawn from."
+            )
+        return law.sample(tokens, generator=fields["seed"])
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -101,6 +126,51 @@ class Empirical(Measure):
             ties = self.probabilities * (scores >= scores.amax(-1, keepdim=True) - slack)
             tops.append(ties @ self.values / ties.sum(-1, keepdim=True))
         return torch.cat(tops).reshape(*a.shape[:-1], self.values.shape[1])
+
+    def score_range(self, a: Points) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        tokens = self.tokens[self.probabilities > 0]
+        scores = [b @ tokens.T for b in a.reshape(-1, self.dim).split(max(1, SCORES_AT_ONCE // len(tokens)))]
+        low, high = (torch.cat([end(s, -1) for s in scores]) for end in (torch.amin, torch.amax))
+        return low.reshape(a.shape[:-1]), high.reshape(a.shape[:-1])
+
+    def value_radius(self, V: Matrix | None) -> float:
+        return float(read(V, self.values[self.probabilities > 0]).norm(dim=-1).max())
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+        """Every token an atom: exact, at a cost linear in tokens times quadrature points."""
+        mean, log_mass = read(V, self.values)[None], self.probabilities.log().expand(len(a), -1)
+        limit = read(V, self.tilted_mean(a))
+        return Atoms(a @ self.tokens.T, log_mass, mean, mean.new_zeros(1, len(self)), limit)
+
+    def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
+        """Keys drawn with replacement by their weights."""
+        return self._largest_of_atoms(n, a, V)
+
+    def spread(self, rows: Float[Tensor, "*heads r d"] | None) -> Float[Tensor, "*heads r r"]:
+        """From √w_j (y_j − mean), whose Gram matrix is the covariance of the keys."""
+        tokens, weights = self.tokens.double(), self.probabilities.double()
+        centred = weights.sqrt()[:, None] * (tokens - weights @ tokens)
+        if rows is not None and len(self) < self.dim:
+            seen = centred @ rows.mT  # n × r: smaller than a d × d covariance
+            return seen.mT @ seen
+        cov = centred.mT @ centred
+        return cov if rows is None else rows @ cov @ rows.mT
+
+    @property
+    def population(self) -> Empirical:
+        return self
+
+    @property
+    def keys(self) -> Empirical:
+        return self if self.values is self.tokens else Empirical(self.tokens, weights=self.weights)
+
+    @property
+    def value_dim(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def provenance(self) -> str:
+        return f"attention over the whole population of {len(self)} keys"
 
     def select(self, index: Tensor) -> Empirical:
         """The tokens at these positions, equally weighted."""

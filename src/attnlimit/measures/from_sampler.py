@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Unpack
 
@@ -12,13 +11,13 @@ from torch import Tensor
 
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import as_count
-from attnlimit.measures.base import Kind, Points
+from attnlimit.measures.base import Kind, Measure, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
 from attnlimit.numerics.quasi import uniform_sets
 
 
-class FromSampler(Mixture):
+class FromSampler(Measure):
     """The law of `transform(u)` for u uniform on (0, 1)^uniforms.
 
     Limits are averages over `scrambles` independently scrambled Sobol sets of `points` points; their spread
@@ -32,6 +31,8 @@ class FromSampler(Mixture):
     """
 
     least_effective_points = 200
+    support_known = False
+    growth = "may grow without end (a sampler does not tell)"
 
     def __init__(
         self,
@@ -43,24 +44,22 @@ class FromSampler(Mixture):
         scrambles: int = 16,
         **kind: Unpack[Kind],
     ) -> None:
+        super().__init__(dim, **kind)
         self.transform = transform
         self.uniforms = as_count(dim if uniforms is None else uniforms, "uniforms")
         if as_count(scrambles, "scrambles") < 2:
             raise InputError("scrambles must be at least 2: the error estimate is their spread.")
-        like = torch.empty(0, dtype=kind.get("dtype", torch.float64), device=kind.get("device", "cpu"))
         sets = uniform_sets(self.uniforms, as_count(points, "points"), scrambles)
-        replicas = [Empirical(self._tokens(u.to(like), dim)) for u in sets]
-        super().__init__(like.new_full((scrambles,), 1 / scrambles), replicas)
-        self.radius, self.variance_proxy = math.inf, None
-        self.growth = "may grow without end (a sampler does not tell)"
+        self._replicas = tuple(Empirical(self._tokens(u.to(self._like), dim)) for u in sets)
+        self._average = Mixture(self._like.new_full((scrambles,), 1 / scrambles), self._replicas)
 
     def __repr__(self) -> str:
-        return f"FromSampler(dim={self.dim}, {len(self.parts)} × {len(self.replicas[0])} points)"
+        return f"FromSampler(dim={self.dim}, {len(self._replicas)} × {len(self._replicas[0])} points)"
 
     @property
     def replicas(self) -> tuple[Empirical, ...]:
-        """Independent approximations of the law."""
-        return tuple(part for part in self.parts if isinstance(part, Empirical))
+        """The point sets, each an approximation of the law independent of the others."""
+        return self._replicas
 
     def _tokens(self, u: Tensor, dim: int) -> Tensor:
         edge = torch.finfo(u.dtype).eps / 2
@@ -71,16 +70,19 @@ class FromSampler(Mixture):
             )
         return tokens
 
+    def _cgf(self, a: Points) -> Float[Tensor, "*batch"]:
+        return self._average._cgf(a)
+
     def _tilted_mean(self, a: Points) -> Points:
         self._check_resolved(a)
-        return super()._tilted_mean(a)
+        return self._average._tilted_mean(a)
 
     def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
         self._check_resolved(a)
-        return super()._tilted_cov(a)
+        return self._average._tilted_cov(a)
 
     def _check_resolved(self, a: Points) -> None:
-        effective = (2 * self._cgf(a) - self._cgf(2 * a)).exp() * sum(len(part) for part in self.replicas)
+        effective = (2 * self._cgf(a) - self._cgf(2 * a)).exp() * sum(len(part) for part in self._replicas)
         if bool((effective < self.least_effective_points).any()):
             raise NotKnown(
                 f"The limit is not resolved: at the largest score only {float(effective.min()):.1f} of the points of {self!r} "
@@ -95,6 +97,3 @@ class FromSampler(Mixture):
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         return self._tokens(self._uniform(n, self.uniforms, generator=generator), self.dim)
-
-    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
-        return super(Mixture, self).sample(n, generator=generator)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.inputs import Array, as_float, as_points
-from attnlimit.measures.base import Measure, Points
+from attnlimit.measures.base import Matrix, Measure, Points, read
+from attnlimit.measures.spec import Field, Form, Spec
+from attnlimit.numerics.atoms import Atoms
+from attnlimit.numerics.caps import RESOLUTION
+from attnlimit.numerics.order import Largest, normal_maximum
 
 
 class Gaussian(Measure):
@@ -25,6 +32,11 @@ class Gaussian(Measure):
     0.1
     """
 
+    spec = Spec(
+        "gaussian", dim=Field(Form.COUNT, None), cov=Field(Form.ARRAY, 1.0), mean=Field(Form.VECTOR, None)
+    )
+    quadratic = True
+    narrows = True
     growth = "grows like √(2 aᵀΣa log n)"
 
     def __init__(self, mean: Array | None = None, cov: Array = 1.0, *, dim: int | None = None) -> None:
@@ -42,6 +54,16 @@ class Gaussian(Measure):
             raise InputError(f"mean must have shape ({self.dim},), got {tuple(self._mean.shape)}.")
         self.variance_proxy = float(self._spectrum[0].max()) if cov.ndim == 2 else float(cov.max())
         self._shape_of_cov = {0: "scalar", 1: "diagonal", 2: "full"}[cov.ndim]
+
+    @classmethod
+    def from_spec(cls, like: Tensor, **fields: Any) -> Gaussian:
+        cov = as_float(fields["cov"], "cov", dtype=like.dtype, device=like.device)
+        return cls(fields["mean"], cov, dim=fields["dim"])
+
+    @classmethod
+    def sized(cls, dim: int, size: float) -> Gaussian:
+        """Of standard deviation `size`."""
+        return cls(cov=size**2, dim=dim)
 
     def __repr__(self) -> str:
         return f"Gaussian(dim={self.dim}, {self._shape_of_cov} covariance)"
@@ -83,8 +105,70 @@ class Gaussian(Measure):
             return self._mean.expand(a.shape)
         return super()._top(a)
 
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+        """z = aᵀm + s g with g ~ N(0, 1), s² = aᵀΣa; given g, V y has mean V(m + Σa g/s) and the rest of the trace."""
+        along = self.apply_cov(a)
+        s = (a * along).sum(-1).clamp_min(0).sqrt()
+        step = RESOLUTION / max(1.0, float(s.max()))
+        g = torch.arange(*_reach(float(s.min())), step, dtype=a.dtype, device=a.device)
+        log_mass = -0.5 * g.square() - 0.5 * math.log(2 * math.pi) + math.log(step)
+        slope = read(V, along / s.clamp_min(1e-300)[:, None]) * (s > 0)[:, None]
+        scores = (a @ self._mean)[:, None] + s[:, None] * g
+        spread = (self._trace(V) - slope.square().sum(-1)).clamp_min(0)
+        return Atoms(
+            scores,
+            log_mass.expand_as(scores),
+            read(V, self._mean) + slope[:, None, :] * g[None, :, None],
+            spread[:, None].expand_as(scores),
+            read(V, self.tilted_mean(a)),
+            smooth=max(1.0, 0.12 * float(s.min())),  # n ≤ 10^12 keys: φⁿ varies on the scale s/√(2 log n)
+        )
+
+    def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
+        """Only queries whose scores all tie have a limit: they average all n keys."""
+        if bool((self.apply_cov(a) != 0).any()):
+            examples = normal_maximum(np.array([10, 10**3, 10**6, 10**9]))[0].tolist()
+            raise LimitDoesNotExist(
+                f"No hardmax limit: {self!r} is unbounded, and the largest of n scores {self.growth}. In standard deviations "
+                f"its mean is {', '.join(f'{value:.4g}' for value in examples)} at n = 10, 10^3, 10^6, 10^9, see "
+                "gaussian_maximum(n). Use finite tokens, law.sample(n, generator=…), or a law with bounded support."
+            )
+        square = (self._trace(V).double() / torch.tensor(n, dtype=torch.float64)).expand(len(a), -1)
+        zero, top = torch.zeros_like(square), (a @ self._mean).double()
+        return Largest(square, zero, zero, top, "exact (all scores are equal: plain averages)")
+
+    def _trace(self, V: Matrix | None) -> Float[Tensor, ""]:
+        """tr VΣVᵀ."""
+        if V is None:
+            return self.cov.diagonal().sum() if self.cov.ndim == 2 else self.cov.expand(self.dim).sum()
+        return self.apply_root(V).square().sum()
+
+    def spread(self, rows: Float[Tensor, "*heads r d"] | None) -> Float[Tensor, "*heads r r"]:
+        if rows is None or self.cov.ndim == 2:
+            return super().spread(rows)
+        return (rows * self.cov.double()) @ rows.mT
+
+    def proxy_root(self, rows: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
+        """M Σ^{1/2}."""
+        return self.apply_root(rows)
+
+    @property
+    def tails(self) -> tuple[Measure, ...]:
+        return (self,)
+
+    def image(self, W: Matrix, b: Float[Tensor, " e"]) -> Gaussian:
+        """N(W m + b, W Σ Wᵀ)."""
+        cov = W @ self.covariance @ W.T
+        return Gaussian(W @ self._mean + b, (cov + cov.T) / 2)
+
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         return self.apply_root(self._normal(n, self.dim, generator=generator)) + self._mean
+
+
+def _reach(s: float) -> tuple[float, float]:
+    """Standard deviations that matter: weights e^{2sg} reach to 2s + 7 while n ≤ 10^12 keys get there at all, which
+    they do up to 10 (mass 1e-23 beyond); when scores spread widely, keys below −6.5 (mass 4e-11) weigh nothing."""
+    return (-9.0, 12.0) if s < 4 else (-6.5, 10.0)
 
 
 def _checked_cov(cov: Tensor, dim: int) -> Tensor:

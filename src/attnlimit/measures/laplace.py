@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnlimit.measures.base import Kind, Points
 from attnlimit.measures.product import Product
+from attnlimit.measures.spec import DIM, SIZE, Spec
 
 
 class Laplace(Product):
@@ -18,6 +19,7 @@ class Laplace(Product):
     ∇Λ(a)_i = 2b²a_i/(1 − b²a_i²).
     """
 
+    spec = Spec("laplace", dim=DIM, scale=SIZE)
     growth = "grows like b·max|a_i|·log n"
 
     def __init__(self, dim: int, scale: float = 1.0, **kind: Unpack[Kind]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_count, as_generator
-from attnlimit.measures.base import Measure, Points
+from attnlimit.measures.base import Matrix, Measure, Points, read
 from attnlimit.measures.empirical import Empirical, checked_weights
+from attnlimit.measures.spec import Field, Form, Spec
+from attnlimit.numerics.atoms import Atoms, join
 from attnlimit.numerics.softmax import log_mean_exp
 
 
@@ -28,6 +31,8 @@ class Mixture(Measure):
     Parts of weight zero are left out.
     """
 
+    spec = Spec("mixture", weights=Field(Form.VECTOR), parts=Field(Form.LAWS))
+
     def __init__(self, weights: Array, parts: Sequence[Measure]) -> None:
         if not parts:
             raise InputError("Mixture needs at least one part, got none.")
@@ -37,7 +42,7 @@ class Mixture(Measure):
                 raise InputError(
                     f"The parts of a mixture must share dimension, dtype and device: {part!r} and {first!r} differ."
                 )
-            if isinstance(part, Empirical) and part.values is not part.tokens:
+            if part.keys is not part:
                 raise InputError(f"A mixture is over tokens alone, but {part!r} has values of its own.")
         super().__init__(first.dim, dtype=first.dtype, device=first.device)
         weights = checked_weights(weights, len(parts), like=self._like)
@@ -46,9 +51,14 @@ class Mixture(Measure):
         self._log_weights = self.weights.log()
         self.radius = max(part.radius for part in self.parts)
         self.variance_proxy = self._proxy()
+        self.support_known = all(part.support_known for part in self.parts)
         open_ended = [part for part in self.parts if part.radius == math.inf]
         self.growth = "; ".join(dict.fromkeys(part.growth for part in open_ended if part.growth))
         self.domain = " and ".join(dict.fromkeys(part.domain for part in self.parts))
+
+    @classmethod
+    def from_spec(cls, like: Tensor, **fields: Any) -> Mixture:
+        return cls(fields["weights"], fields["parts"])
 
     def __repr__(self) -> str:
         return f"Mixture({len(self.parts)} parts, dim={self.dim})"
@@ -92,6 +102,44 @@ class Mixture(Measure):
         scores = (tops * a[..., None, :]).sum(-1)
         ties = self.weights * (scores == scores.amax(-1, keepdim=True))
         return (ties[..., None] * tops).sum(-2) / ties.sum(-1, keepdim=True)
+
+    def score_range(self, a: Points) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        ranges = [part.score_range(a) for part in self.parts]
+        lows, highs = (torch.stack(ends) for ends in zip(*ranges, strict=True))
+        return lows.amin(0), highs.amax(0)
+
+    def value_radius(self, V: Matrix | None) -> float:
+        return max(part.value_radius(V) for part in self.parts)
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+        """The atoms of all parts, side by side."""
+        parts = []
+        for weight, part in zip(self.weights, self.parts, strict=True):
+            atoms = part.project(a, V)
+            parts.append(atoms._replace(log_mass=atoms.log_mass + weight.log()))
+        return join(parts, read(V, self.tilted_mean(a)))
+
+    @property
+    def tails(self) -> tuple[Measure, ...] | None:
+        """Those of all parts."""
+        found: tuple[Measure, ...] = ()
+        for part in self.parts:
+            if part.tails is None:
+                return None
+            found += part.tails
+        return found
+
+    @property
+    def replicas(self) -> tuple[Measure, ...]:
+        """Mixtures of the parts' replicas, where a part has any."""
+        each = [part.replicas for part in self.parts]
+        count = min((len(some) for some in each if some), default=0)
+        return tuple(
+            Mixture(
+                self.weights, [some[k] if some else part for some, part in zip(each, self.parts, strict=True)]
+            )
+            for k in range(count)
+        )
 
     def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
         n, generator = as_count(n), as_generator(generator, self.device)

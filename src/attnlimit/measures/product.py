@@ -10,14 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Measure, Points
+from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
+from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.bessel import sphere_cgf
+from attnlimit.numerics.caps import heights
 
 
 class Product(Measure):
     """Independent coordinates y_i = scale·ξ_i with ξ symmetric: Λ(a) = Σ_i ℓ(scale·a_i), ℓ the CGF of ξ.
 
-    A subclass gives `_coordinate(t) -> (ℓ(t), ℓ′(t), ℓ″(t))`, elementwise.
+    A subclass gives `_coordinate(t) -> (ℓ(t), ℓ′(t), ℓ″(t))`, elementwise, and `_nodes` where the law of ξ is known.
     """
 
     scale_name = "scale"
@@ -41,6 +43,26 @@ class Product(Measure):
     def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
         return torch.diag_embed(self.scale**2 * self._coordinate(self.scale * a)[2])
 
+    def _nodes(self, reach: float, like: Tensor) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None:
+        """Quadrature nodes and log masses of ξ, for scores up to `reach` times it: neighbours' scores are at most
+        `RESOLUTION` apart. None where they are not known."""
+        return None
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+        """Along a coordinate axis: that coordinate is ξ, the others keep their variance."""
+        axis = a.abs().argmax(-1)
+        value = a.gather(-1, axis[:, None])[:, 0]
+        nodes = self._nodes(self.scale * float(value.abs().max()), a)
+        if nodes is None or not along_axes(a):
+            raise self._no_projection()
+        xi, log_mass = nodes
+        matrix = self._matrix(V)
+        columns, variance = self.scale * matrix.T[axis], self._coordinate(a.new_zeros(()))[2]
+        rest = (self.scale**2 * matrix.square().sum() - columns.square().sum(-1)) * variance
+        scores = self.scale * value[:, None] * xi
+        mean, spread = columns[:, None, :] * xi[None, :, None], rest[:, None].expand_as(scores)
+        return Atoms(scores, log_mass.expand_as(scores), mean, spread, read(V, self.tilted_mean(a)))
+
     def _signs(self, n: int, generator: torch.Generator) -> Tensor:
         return 2.0 * (self._uniform(n, self.dim, generator=generator) < 0.5).to(self.dtype) - 1.0
 
@@ -49,6 +71,7 @@ class Bounded(Product):
     """Coordinates on [−scale, scale], both ends in the support, that share the CGF of a unit sphere in R^order."""
 
     order: int
+    narrows = True
 
     def __init__(self, dim: int, scale: float, **kind: Unpack[Kind]) -> None:
         super().__init__(dim, scale, **kind)
@@ -59,5 +82,13 @@ class Bounded(Product):
         at = sphere_cgf(t.abs(), self.order)
         return at.cgf, at.ratio_over_r * t, at.derivative
 
+    def _nodes(self, reach: float, like: Tensor) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
+        return heights(self.order, reach, like)
+
     def _top(self, a: Points) -> Points:
         return self.scale * a.sign()
+
+
+def along_axes(a: Float[Tensor, "m d"]) -> bool:
+    """Whether each vector has one coordinate that matters."""
+    return int((a.abs() > 1e-12 * a.abs().amax(-1, keepdim=True)).sum(-1).max()) <= 1

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Unpack
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Measure, Points
+from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
+from attnlimit.measures.spec import DIM, SIZE, Spec
+from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.bessel import sphere_cgf
+from attnlimit.numerics.caps import SHARP, cap_moments, caps, heights
+from attnlimit.numerics.order import Largest
 
 
 class Radial(Measure):
@@ -19,13 +25,9 @@ class Radial(Measure):
     ∇Λ(a) = R A_k(r) â,   ∇²Λ(a) = R² [A_k′(r) ââᵀ + (A_k(r)/r)(I − ââᵀ)],   r = R‖a‖, â = a/‖a‖.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        radius: float,
-        more_dims: int,
-        **kind: Unpack[Kind],
-    ) -> None:
+    narrows = True
+
+    def __init__(self, dim: int, radius: float, more_dims: int, **kind: Unpack[Kind]) -> None:
         super().__init__(dim, **kind)
         self.radius = as_positive(radius, "radius")
         self.order = self.dim + more_dims
@@ -55,6 +57,53 @@ class Radial(Measure):
         norm = a.norm(dim=-1, keepdim=True)
         return torch.where(norm > 0, self.radius * a / norm.clamp_min(torch.finfo(a.dtype).tiny), 0.0)
 
+    @property
+    def gain(self) -> Callable[[Tensor], Tensor]:
+        return lambda norm: self.radius**2 * sphere_cgf(self.radius * norm, self.order).ratio_over_r
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+        """z = R‖a‖c with c of density ∝ (1 − c²)^{(k−3)/2}, k = d on the sphere and d + 2 in the ball; given c, V y has
+        mean R c V â and the rest of V y has variance R²(1 − c²)/(k − 1) in each direction orthogonal to a."""
+        norm = a.norm(dim=-1)
+        c, log_mass = heights(self.order, self.radius * float(norm.max()), a)
+        anywhere = torch.eye(
+            1, self.dim, dtype=a.dtype, device=a.device
+        )  # a = 0 has no direction: any will do
+        unit = torch.where(norm[:, None] > 0, a / norm.clamp_min(1e-300)[:, None], anywhere)
+        slope = read(V, self.radius * unit)
+        across = (self.radius**2 * self._matrix(V).square().sum() - slope.square().sum(-1)).clamp_min(0)
+        spread = across[:, None] * (1 - c.square()) / max(1, self.order - 1)
+        scores = self.radius * norm[:, None] * c
+        mean = slope[:, None, :] * c[None, :, None]
+        return Atoms(scores, log_mass.expand_as(scores), mean, spread, read(V, self.tilted_mean(a)))
+
+    def near_top(self, a: Float[Tensor, "m d"], V: Matrix | None, n_least: int, n_most: int) -> Atoms:
+        """Sharp scores are set around the top, c = 1 − 2h with a grid in h."""
+        if self.order == 1 or self.radius * float(a.norm(dim=-1).min()) <= SHARP:
+            return super().near_top(a, V, n_least, n_most)
+        a, V = a.double(), self._matrix(V).double()
+        norm = a.norm(dim=-1, keepdim=True)
+        h, rest, log_mass = caps(self.order, self.radius * norm, n_least, n_most)
+        slope = self.radius * (a / norm) @ V.T
+        across = (self.radius**2 * V.square().sum() - slope.square().sum(-1)).clamp_min(0)
+        spread = across[:, None] * 4 * h * rest / (self.order - 1)
+        mean = -2 * h[..., None] * slope[:, None, :]
+        return Atoms(-2 * self.radius * norm * h, log_mass, mean, spread, torch.zeros_like(slope))
+
+    def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
+        """With c = âᵀy/R the largest height of n, V(y − y*) is −(1 − c) R V â plus an orthogonal part of variance
+        R²(1 − c²)/(k − 1) in each direction. Where all scores tie (a = 0), all n keys are averaged."""
+        norm, V = a.double().norm(dim=-1), self._matrix(V).double()
+        h, h2 = cap_moments(self.order, np.array(n))
+        along = self.radius**2 * (a.double() / norm.clamp_min(1e-300)[:, None] @ V.T).square().sum(-1)
+        total = self.radius**2 * V.square().sum()
+        across = (total - along).clamp_min(0) / max(1, self.order - 1)
+        square = 4 * along[:, None] * h2 + 4 * across[:, None] * (h - h2)
+        average = total / self.order / torch.tensor(n, dtype=torch.float64)
+        square, top = torch.where((norm == 0)[:, None], average, square), self.radius * norm
+        bias, gap = 4 * along[:, None] * h.square(), 2 * top[:, None] * h
+        return Largest(square, bias, gap, top, "exact (order statistics of the height)")
+
     def _direction(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.nn.functional.normalize(self._normal(n, self.dim, generator=generator), dim=-1)
 
@@ -66,13 +115,11 @@ class Sphere(Radial):
     tensor([0.0000, 0.0000, 0.5373], dtype=torch.float64)
     """
 
-    def __init__(
-        self,
-        dim: int,
-        radius: float = 1.0,
-        **kind: Unpack[Kind],
-    ) -> None:
+    spec = Spec("sphere", dim=DIM, radius=SIZE)
+
+    def __init__(self, dim: int, radius: float = 1.0, **kind: Unpack[Kind]) -> None:
         super().__init__(dim, radius, more_dims=0, **kind)
+        self.shell = self.radius
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         return self.radius * self._direction(n, generator)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 
 from attnlimit.errors import InputError
-from attnlimit.rates.curves import Curve
+from attnlimit.rates.logs import Logs
 
 Contrast: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """From the weights (*batch, k) of a least-squares fit to its coefficients c (*batch, k): the estimate is c·z."""
@@ -31,12 +31,12 @@ class Resample:
     variance: Float[np.ndarray, "b k"]
     """Variance of the relative e^p within the resample."""
 
-    def change(self, curve: Curve) -> Float[np.ndarray, "b k"]:
+    def change(self, curve: Logs) -> Float[np.ndarray, "b k"]:
         """y of the resample minus y of the curve."""
         return np.log1p(self.shift) / curve.power
 
 
-def resamples(curve: Curve, count: int, generator: torch.Generator) -> Iterator[Resample]:
+def resamples(curve: Logs, count: int, generator: torch.Generator) -> Iterator[Resample]:
     """`count` resamples of whole rows, in blocks; those that drew one row alone have no spread and are dropped."""
     rows = curve.deviations
     if rows is None:
@@ -55,7 +55,7 @@ def resamples(curve: Curve, count: int, generator: torch.Generator) -> Iterator[
 
 
 def studentised(
-    curve: Curve,
+    curve: Logs,
     z: Float[np.ndarray, " k"],
     contrast: Contrast,
     level: float,

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.inputs import Array, as_generator
 from attnlimit.rates.bootstrap import resamples as resampled
-from attnlimit.rates.curves import Curve, curve
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power, narrow
+from attnlimit.rates.logs import Logs, logs
 
 LEAST_DELTA = 2.0
 LEAST_SIZES = 5
@@ -78,7 +78,7 @@ def choose(
     how: dict[str, Any] = {"standard_errors": standard_errors, "statistic": statistic, "level": level}
     how |= {"resamples": resamples, "generator": generator}
     power, log = fit_power(n, errors, **how), fit_log(n, errors, **how)
-    data = curve(n, errors, standard_errors, statistic)
+    data = logs(n, errors, standard_errors, statistic)
     if data.variance is None and len(data.n) < LEAST_SIZES:
         raise InputError(
             f"A curve whose noise is unknown tells two laws apart from {LEAST_SIZES} sizes on, got {len(data.n)}: "
@@ -96,7 +96,7 @@ def choose(
     return _resolved(choice, level, max_width)
 
 
-def criteria(data: Curve, y: Float[np.ndarray, "*b k"]) -> Float[np.ndarray, "law=2 *b"]:
+def criteria(data: Logs, y: Float[np.ndarray, "*b k"]) -> Float[np.ndarray, "law=2 *b"]:
     """AIC of the power law and of the logarithmic law for log errors y."""
     share = data.weights / data.weights.sum()
     x = data.log_n - (share * data.log_n).sum()
@@ -113,7 +113,7 @@ def criteria(data: Curve, y: Float[np.ndarray, "*b k"]) -> Float[np.ndarray, "la
     return k * np.log(np.maximum(squares / k, rounding)) + 2 * p * k / (k - p - 1)
 
 
-def _support(data: Curve, delta: float, count: int, generator: torch.Generator) -> float:
+def _support(data: Logs, delta: float, count: int, generator: torch.Generator) -> float:
     wins = []
     for block in resampled(data, count, generator):
         power, log = criteria(data, data.y + block.change(data))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
-from attnlimit.measures import FromSampler, Gaussian, Measure, Mixture
+from attnlimit.measures import Measure
 from attnlimit.rates.horizon import horizon
 
 GAUSSIAN = (
@@ -110,15 +110,15 @@ def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
     """
     H, asked = horizon(head, law, queries=queries), law if queries is None else queries
     _needs_limit(H, law, asked)
-    parts, askers = _gaussians(law), _gaussians(asked)
-    if is_bounded(law) or parts == []:
+    parts, askers = law.tails, asked.tails
+    if parts == ():
         return _bounded(H, law)
-    if is_bounded(asked) or askers == []:
+    if askers == ():
         return _bounded(H, asked)
     if parts is None or askers is None:
         note = f"As if tokens were Gaussian with the covariance of {law!r}: not proved for this law."
         return replace(exponents(H), note=note)
-    if isinstance(law, Gaussian) and isinstance(asked, Gaussian):
+    if parts[0] is law and askers[0] is asked:
         return exponents(H)
     pairs = [torch.as_tensor(horizon(head, key, queries=query)) for key in parts for query in askers]
     note = (
@@ -127,26 +127,6 @@ def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
     )
     most = torch.stack(pairs).amax(0)
     return replace(exponents(most if head.heads else float(most)), note=note)
-
-
-def is_bounded(law: Measure) -> bool:
-    """Whether the support is known to be bounded; a sampler's points bound nothing."""
-    return law.radius < math.inf and not isinstance(law, FromSampler)
-
-
-def _gaussians(law: Measure) -> list[Gaussian] | None:
-    """The Gaussian parts of a mixture of Gaussian and bounded parts; None for any other law."""
-    if isinstance(law, Gaussian):
-        return [law]
-    if not isinstance(law, Mixture) or isinstance(law, FromSampler):
-        return None
-    found: list[Gaussian] = []
-    for weight, part in zip(law.weights.tolist(), law.parts, strict=True):
-        inside = [] if is_bounded(part) or weight == 0 else _gaussians(part)
-        if inside is None:
-            return None
-        found += inside
-    return found
 
 
 def _bounded(H: float | Tensor, law: Measure) -> Rates:
@@ -162,13 +142,13 @@ def _bounded(H: float | Tensor, law: Measure) -> Rates:
 def _needs_limit(H: float | Tensor, law: Measure, asked: Measure) -> None:
     if not bool((torch.as_tensor(H) > 0).any()):
         return  # all scores are equal: plain averages
-    everywhere = law.domain == Measure.domain
-    if not everywhere and not is_bounded(asked):
+    everywhere, bounded = law.domain == Measure.domain, asked.radius < math.inf
+    if not everywhere and not bounded:
         raise LimitDoesNotExist(
             f"No rate: {law!r} has a cumulant generating function that is finite only on {law.domain}, and unbounded "
             "queries leave it: n-token attention does not settle there. Use a law with Gaussian tails or bounded support."
         )
-    if not everywhere or (asked.domain != Measure.domain and not is_bounded(asked)):
+    if not everywhere or (asked.domain != Measure.domain and not bounded):
         raise NotKnown(
             f"The rate is not known for keys {law!r} and queries {asked!r}: it depends on tails heavier than Gaussian. "
             "Measure it: attnlimit.measure_convergence."

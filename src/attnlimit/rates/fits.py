@@ -15,7 +15,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.inputs import Array, as_counts, as_generator, as_positive
 from attnlimit.rates.bootstrap import Contrast, checked_count, checked_level, studentised
-from attnlimit.rates.curves import Curve, curve
+from attnlimit.rates.logs import Logs, logs
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def fit_power(
     PowerFit(exponent 1, 95 % interval 1 to 1)
     """
     level, resamples = checked_level(level), checked_count(resamples)
-    data = curve(n, errors, standard_errors, statistic)
+    data = logs(n, errors, standard_errors, statistic)
     x = data.log_n
 
     def contrast(weights: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def fit_log(
     LogFit(1.382/log n, 95 % interval 1.382 to 1.382)
     """
     level, resamples = checked_level(level), checked_count(resamples)
-    data = curve(n, errors, standard_errors, statistic)
+    data = logs(n, errors, standard_errors, statistic)
     if data.n[0] < 2:
         raise InputError("C/log n is infinite at n = 1: leave that size out.")
     z = data.y + np.log(data.log_n)
@@ -170,7 +170,7 @@ def narrow(fit: PowerFit, max_width: float) -> PowerFit:
 
 
 def _interval(
-    data: Curve,
+    data: Logs,
     z: np.ndarray,
     contrast: Contrast,
     residuals: np.ndarray,

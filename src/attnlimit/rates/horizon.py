@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.errors import InputError, LimitDoesNotExist
-from attnlimit.measures import Empirical, Gaussian, Measure
+from attnlimit.errors import InputError
+from attnlimit.measures import Measure
 
 Rows: TypeAlias = Float[Tensor, "*heads _ _"]
 KINDS = ("two-sided", "one-sided", "row-space")
@@ -35,8 +35,8 @@ def horizon(
     λ_max((RΣRᵀ)(LᵀΣL)), of size r × r, and no d × d matrix is made unless the law itself holds one.
 
     >>> from attnlimit import Gaussian
-    >>> horizon(Head([[2.0, 0.0], [0.0, 3.0]]), Gaussian(cov=[0.25, 0.0625]))
-    0.5
+    >>> round(horizon(Head([[2.0, 0.0], [0.0, 3.0]]), Gaussian(cov=[0.5, 0.1])), 12)
+    1.0
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}.")
@@ -44,12 +44,12 @@ def horizon(
     asked = _query_law(head, law, queries)
     left, right = _factors(head)
     if kind == "row-space":
-        value = largest(spread(asked, _row_space(left, right)))
+        value = largest(asked.spread(_row_space(left, right)))
     elif kind == "one-sided":
         seen = torch.eye(head.query_dim).to(left) if right is None else right @ right.mT
-        value = top_horizon(seen, spread(law, left))
+        value = top_horizon(seen, law.spread(left))
     else:
-        value = top_horizon(spread(asked, right), spread(law, left))
+        value = top_horizon(asked.spread(right), law.spread(left))
     return value.to(head.factors.right.dtype) if head.heads else float(value)
 
 
@@ -71,37 +71,6 @@ def _query_law(head: Head, law: Measure, queries: Measure | None) -> Measure:
     if asked.device != law.device:
         raise InputError(f"queries are on {asked.device}, the law on {law.device}: move one of them.")
     return asked
-
-
-def spread(law: Measure, rows: Rows | None) -> Float[Tensor, "*any r r"]:
-    """M Σ Mᵀ in float64, Σ the covariance of the tokens of `law`, M = `rows` (None: the identity)."""
-    if rows is not None and isinstance(law, Gaussian) and law.cov.ndim < 2:
-        return (rows * law.cov.double()) @ rows.mT
-    if rows is not None and isinstance(law, Empirical) and len(law) < law.dim:
-        seen = _centred(law) @ rows.mT  # n × r: smaller than a d × d covariance
-        return seen.mT @ seen
-    cov = _covariance(law)
-    return cov if rows is None else rows @ cov @ rows.mT
-
-
-def _covariance(law: Measure) -> Float[Tensor, "d d"]:
-    """Covariance of the tokens: of the keys, where `law.covariance` is that of the values."""
-    if isinstance(law, Empirical):
-        tokens = _centred(law)
-        return tokens.mT @ tokens
-    cov = law.covariance.double()
-    if not bool(torch.isfinite(cov).all()):
-        raise LimitDoesNotExist(
-            f"No horizon: the covariance of {law!r} is not finite, so scores have no standard deviation. "
-            "Use a law with two moments, or tokens, law.sample(n, generator=…)."
-        )
-    return cov
-
-
-def _centred(law: Empirical) -> Float[Tensor, "n d"]:
-    """√w_j (y_j − mean), whose Gram matrix is the covariance."""
-    tokens, weights = law.tokens.double(), law.probabilities.double()
-    return weights.sqrt()[:, None] * (tokens - weights @ tokens)
 
 
 def _row_space(left: Rows | None, right: Rows | None) -> Rows:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnlimit.inputs import Array
 from attnlimit.numerics.slopes import local_exponents
-from attnlimit.rates.curves import checked_errors, checked_sizes
+from attnlimit.rates.logs import checked_errors, checked_sizes
 
 
 def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.measures import Gaussian
 from attnlimit.sampling.powers import Power
 from attnlimit.sampling.reference import Reference
 from attnlimit.sampling.replicates import Sample
@@ -30,7 +29,7 @@ LEAST_REPLICATES = 8
 
 def is_fitted(setup: Setup, power: Power | None) -> bool:
     """Whether this serves: Gaussian tokens that are their own queries, mean or covariance (`power` None)."""
-    gaussian = isinstance(setup.law, Gaussian) and setup.self_attention and setup.limit.affine() is not None
+    gaussian = setup.law.quadratic and setup.self_attention and setup.limit.affine() is not None
     return gaussian and (power is None or power.order == 1)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlimit.attention import AttentionMap
 from attnlimit.errors import NotKnown
-from attnlimit.measures import Empirical, FromSampler, Gaussian, Measure
+from attnlimit.measures import Empirical, Measure
 from attnlimit.sampling.powers import Power, gaussian_moment
 
 # Not a seed people type: the reference must not share its draws with the replicates.
@@ -26,23 +26,13 @@ class Reference(NamedTuple):
     text: str
 
 
-def map_reference(limit: AttentionMap) -> str:
-    """How the limit map itself is known, in words."""
-    law = limit.measure
-    if isinstance(law, Empirical):
-        return f"attention over the whole population of {len(law)} keys"
-    if isinstance(law, FromSampler):
-        return f"limit by quasi-Monte Carlo, {law!r}"
-    return f"closed-form limit for {law!r}"
-
-
 def output_covariance(limit: AttentionMap, law: Measure, size: int) -> Reference:
     """Mean and covariance (flattened) of Γ(X), X ~ law; from `size` draws where no closed form is known."""
     outputs = limit.pushforward(law)
-    if isinstance(outputs, Empirical):
-        mean = Power(1).total(outputs.values, outputs.probabilities)
-        second = Power(2).total(outputs.values - mean.to(outputs.values), outputs.probabilities)
-        return Reference(mean, second, _population(outputs))
+    if (known := outputs.population) is not None:
+        mean = Power(1).total(known.values, known.probabilities)
+        second = Power(2).total(known.values - mean.to(known.values), known.probabilities)
+        return Reference(mean, second, _population(known))
     try:
         return Reference(outputs.mean.double(), outputs.covariance.flatten().double(), _closed(limit))
     except NotKnown:
@@ -53,9 +43,9 @@ def output_covariance(limit: AttentionMap, law: Measure, size: int) -> Reference
 def output_moment(limit: AttentionMap, law: Measure, power: Power, size: int) -> Reference:
     """E f(Γ(X)), X ~ law; from `size` draws where no closed form is known."""
     outputs = limit.pushforward(law)
-    if isinstance(outputs, Empirical):
-        value = power.total(outputs.values, outputs.probabilities)
-        return Reference(torch.zeros_like(outputs.values[0]).double(), value, _population(outputs))
+    if (known := outputs.population) is not None:
+        value = power.total(known.values, known.probabilities)
+        return Reference(torch.zeros_like(known.values[0]).double(), value, _population(known))
     try:
         return Reference(*_closed_moment(outputs, power), _closed(limit))
     except NotKnown:
@@ -67,7 +57,7 @@ def _closed_moment(outputs: Measure, power: Power) -> tuple[Tensor, Tensor]:
     zero = torch.zeros_like(mean)
     if power.order == 1:
         return zero, mean
-    if power.order > 2 and not isinstance(outputs, Gaussian):
+    if power.order > 2 and not outputs.quadratic:
         raise NotKnown(f"Moments of order {power.order} are known for Gaussian outputs alone.")
     return zero, gaussian_moment(mean, outputs.covariance.double(), power)
 

@@ -59,12 +59,13 @@ def replicate(setup: Setup, generator: torch.Generator, all_limits: bool = False
 
 def draw_keys(setup: Setup, generator: torch.Generator) -> list[Keys]:
     """The keys for all n at once when the policy nests them, else for each n apart."""
-    if not isinstance(setup.law, Empirical) or setup.law.weights is not None:
+    tokens = setup.law.population
+    if tokens is None or tokens.weights is not None:
         return [Keys(setup.law.sample(setup.n[-1], generator=generator), list(setup.n), None)]
-    sets = setup.sampling.draw.places(len(setup.law), setup.n, generator)
+    sets = setup.sampling.draw.places(len(tokens), setup.n, generator)
     if not setup.sampling.draw.nested:
-        return [Keys(setup.law.select(index), [len(index)], index) for index in sets]
-    return [Keys(setup.law.select(sets[-1]), [len(index) for index in sets], sets[-1])]
+        return [Keys(tokens.select(index), [len(index)], index) for index in sets]
+    return [Keys(tokens.select(sets[-1]), [len(index) for index in sets], sets[-1])]
 
 
 def _fresh_queries(setup: Setup, generator: torch.Generator) -> Tensor:

@@ -74,9 +74,9 @@ class Setup:
 
     @property
     def population(self) -> Empirical:
-        if not isinstance(self.law, Empirical):
+        if self.law.population is None:
             raise TypeError(f"{self.law!r} is not a population.")
-        return self.law
+        return self.law.population
 
     @cached_property
     def population_limits(self) -> Float[Tensor, "N dv"]:
@@ -115,18 +115,19 @@ def set_up(head: Head, law: Measure, n: object, sampling: Sampling, queries: Que
 def _check_sampling(sampling: Sampling, law: Measure, largest: int) -> None:
     if sampling == Sampling():
         return
-    if not isinstance(law, Empirical):
+    tokens = law.population
+    if tokens is None:
         raise InputError(
             f"{law!r} is a law with infinitely many keys, which are drawn independently and weigh alike: {sampling} is for "
             "populations (Empirical)."
         )
-    if law.weights is not None:
+    if tokens.weights is not None:
         raise InputError(f"A weighted population takes independent plain keys, none kept; got {sampling}.")
     kept = sampling.kept
-    left = len(law) - int(kept.own) - kept.sinks - kept.window - kept.around - kept.top
+    left = len(tokens) - int(kept.own) - kept.sinks - kept.window - kept.around - kept.top
     if left < 1 or (largest > left and not sampling.draw.repeats):
         raise InputError(
-            f"n = {largest} keys were asked for, but of {len(law)} keys {max(left, 0)} are left to draw from, and "
+            f"n = {largest} keys were asked for, but of {len(tokens)} keys {max(left, 0)} are left to draw from, and "
             f"{sampling.draw.words} do not repeat: use smaller n, or Independent()."
         )
 
@@ -142,7 +143,7 @@ def _positions(given: Given, x: Tensor, law: Measure, sampling: Sampling) -> Ten
     where = torch.as_tensor(given.positions, device=law.device)
     if where.shape != (len(x),) or where.is_floating_point():
         raise InputError(f"positions must be {len(x)} whole numbers, one a query, got {given.positions!r}.")
-    most = len(law) - 1 if isinstance(law, Empirical) else -1
+    most = -1 if law.population is None else len(law.population) - 1
     if int(where.min()) < 0 or int(where.max()) > most:
         raise InputError(f"positions must lie in 0 … {most}, got {int(where.min())} … {int(where.max())}.")
     return where.long()

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlimit.designs import Independent
-from attnlimit.sampling.reference import map_reference
 from attnlimit.sampling.setup import Setup
 
 
@@ -51,7 +50,7 @@ class Experiment(ABC):
     @property
     def reference(self) -> str:
         """What the truth was, in words."""
-        return map_reference(self.setup.limit)
+        return self.setup.law.provenance
 
     @property
     @abstractmethod

@@ -1,17 +1,17 @@
-"""Token laws as a specification names them."""
+"""Token laws as a specification names them: the written form of every law, checked by pydantic."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ForwardRef, Literal, TypeAlias, Union
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, create_model
 from torch import Tensor
 
-from attnlimit import measures
 from attnlimit.errors import InputError
 from attnlimit.files.arrays import open_rows
-from attnlimit.measures import Measure
+from attnlimit.measures import Measure, laws
+from attnlimit.measures.spec import REQUIRED, Form
 from attnlimit.studies.fields import Fields, File, Seed
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -20,103 +20,61 @@ Vector: TypeAlias = Annotated[list[float], Field(min_length=1)]
 Matrix: TypeAlias = Annotated[list[Vector], Field(min_length=1)]
 
 
-class Gaussian(Fields):
-    """N(mean, cov); cov is a number, a diagonal, a matrix, or a file with one."""
+class LawFields(Fields):
+    """A law as it is written: its name, and the fields that its `spec` gives."""
 
-    name: Literal["gaussian"]
-    dim: PositiveInt | None = None
-    cov: float | Vector | Matrix | File = 1.0
-    mean: Vector | None = None
+    made: ClassVar[type[Measure]]
+    name: str
 
     def build(self, like: Tensor) -> Measure:
-        mean = None if self.mean is None else like.new_tensor(self.mean)
-        return measures.Gaussian(mean, array(self.cov, like), dim=self.dim)
+        """The law, of like's dtype and device."""
+        fields = self.made.spec.fields.items()
+        given = {name: _built(getattr(self, name), field.form, like) for name, field in fields}
+        return self.made.from_spec(like, **given)
 
 
-class Round(Fields):
-    """Uniform on a sphere or in a ball."""
-
-    name: Literal["sphere", "ball"]
-    dim: PositiveInt
-    radius: PositiveFloat = 1.0
-
-    def build(self, like: Tensor) -> Measure:
-        make = measures.Sphere if self.name == "sphere" else measures.Ball
-        return make(self.dim, self.radius, dtype=like.dtype, device=like.device)
-
-
-class Box(Fields):
-    name: Literal["box"]
-    dim: PositiveInt
-    half_width: PositiveFloat = 1.0
-
-    def build(self, like: Tensor) -> Measure:
-        return measures.Box(self.dim, self.half_width, dtype=like.dtype, device=like.device)
+_TYPES: dict[Form, Any] = {
+    Form.COUNT: PositiveInt,
+    Form.POSITIVE: PositiveFloat,
+    Form.VECTOR: Vector,
+    Form.ARRAY: float | Vector | Matrix | File,
+    Form.TOKENS: File | PositiveInt,
+    Form.SEED: Seed,
+    Form.LAW: ForwardRef("Law"),
+    Form.LAWS: Annotated[list[ForwardRef("Law")], Field(min_length=1)],  # type: ignore[misc]
+}
 
 
-class Rademacher(Fields):
-    name: Literal["rademacher"]
-    dim: PositiveInt
-
-    def build(self, like: Tensor) -> Measure:
-        return measures.Rademacher(self.dim, dtype=like.dtype, device=like.device)
-
-
-class Signs(Fields):
-    """The sum of `count` random signs over √count, on the line: bounded by R = √count, and Gaussian as R → ∞."""
-
-    name: Literal["signs"]
-    count: PositiveInt
-
-    def build(self, like: Tensor) -> Measure:
-        up = torch.arange(self.count + 1, dtype=torch.float64)
-        log_mass = -torch.lgamma(up + 1) - torch.lgamma(self.count - up + 1)
-        atoms = (2 * up - self.count) / self.count**0.5
-        return measures.Empirical(atoms[:, None].to(like), weights=log_mass.softmax(0).to(like))
+def _model(name: str, law: type[Measure]) -> type[LawFields]:
+    """The fields of a law's `spec` in pydantic's terms."""
+    given: dict[str, Any] = {"name": (Literal[name], ...)}
+    for field, what in law.spec.fields.items():
+        kind = _TYPES[what.form]
+        default = ... if what.default is REQUIRED else what.default
+        given[field] = (kind | None if default is None else kind, default)
+    model = create_model(name, __base__=LawFields, __doc__=law.__doc__, **given)
+    model.made = law
+    return model
 
 
-class Laplace(Fields):
-    name: Literal["laplace"]
-    dim: PositiveInt
-    scale: PositiveFloat = 1.0
-
-    def build(self, like: Tensor) -> Measure:
-        return measures.Laplace(self.dim, self.scale, dtype=like.dtype, device=like.device)
-
-
-class Mixture(Fields):
-    name: Literal["mixture"]
-    weights: Vector
-    parts: Annotated[list[Law], Field(min_length=1)]
-
-    def build(self, like: Tensor) -> Measure:
-        return measures.Mixture(like.new_tensor(self.weights), [part.build(like) for part in self.parts])
+_MODELS = [_model(name, law) for name, law in laws().items()]
+if TYPE_CHECKING:
+    Law: TypeAlias = LawFields
+else:
+    Law = Annotated[Union[tuple(_MODELS)], Field(discriminator="name")]  # noqa: UP007
+for _one in _MODELS:
+    _one.model_rebuild(_types_namespace={"Law": Law})
 
 
-class Population(Fields):
-    """Tokens themselves: those of a file (.npy or .safetensors), or `tokens` draws of a law."""
-
-    name: Literal["population"]
-    tokens: File | PositiveInt
-    law: Law | None = None
-    seed: Seed = 0
-
-    def build(self, like: Tensor) -> Measure:
-        if isinstance(self.tokens, File):
-            return measures.Empirical(array(self.tokens, like))
-        if self.law is None:
-            raise InputError(
-                "A population has tokens: {file: …}, or a number of tokens and the law they are drawn from."
-            )
-        generator = torch.Generator(like.device).manual_seed(self.seed)
-        return self.law.build(like).sample(self.tokens, generator=generator)
-
-
-Law: TypeAlias = Annotated[
-    Gaussian | Round | Box | Rademacher | Signs | Laplace | Mixture | Population, Field(discriminator="name")
-]
-Mixture.model_rebuild()
-Population.model_rebuild()
+def _built(value: Any, form: Form, like: Tensor) -> Any:
+    """A field's value as the law's own file takes it: laws built, arrays as tensors."""
+    if value is None:
+        return None
+    if form is Form.LAW:
+        return value.build(like)
+    if form is Form.LAWS:
+        return [part.build(like) for part in value]
+    return array(value, like) if form in (Form.VECTOR, Form.ARRAY) or isinstance(value, File) else value
 
 
 def array(value: float | list[Any] | File, like: Tensor) -> Tensor:

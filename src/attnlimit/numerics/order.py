@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from scipy.special import betaincinv
+from jaxtyping import Float, Shaped
+from scipy.special import ndtri_exp
 from torch import Tensor
+
+from attnlimit.errors import InputError
+from attnlimit.numerics.atoms import Atoms
 
 STEP = 0.125
 """In log E: the integrand is analytic in a strip of half-width π/2, so the trapezoid rule errs by e^{−79}."""
 PANELS, PANEL_NODES = 46, 12
 """Halving panels from 1 down to 2^−46, well below 1/n, and Gauss–Legendre nodes in each."""
+LIGHT, NEVER = 50.0, 700.0
+"""Keys lighter by e^{−50}/n than one that n keys have are left out. With finitely many keys the error falls
+exponentially in n, so that one is had but for a probability of e^{−700}, which underflows."""
+WIDEST = 4000.0
+"""Scores that matter may spread this far; beyond, the grids are too long and the largest nearly takes all."""
+
+
+class TooSharp(InputError):
+    """κ is too large for these n keys: softmax is nearly hardmax."""
 
 
 def top_quantiles() -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
@@ -26,24 +39,26 @@ def top_quantiles() -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
     return np.exp(t), STEP * np.exp(t - np.exp(t))
 
 
-def cap_moments(order: int, n: Int[np.ndarray, " k"]) -> Float[Tensor, "2 k"]:
-    """E h and E h² of the least h = (1 − c)/2 among n keys, c the height of a uniform point on the sphere of R^order.
-
-    h is Beta(α, α) with α = (order − 1)/2; in R¹ it is 0 or 1.
-    """
-    if order == 1:
-        return torch.as_tensor(0.5 ** n.astype(float)).expand(2, -1)
-    E, weight = top_quantiles()
-    h = cap_quantile(order, E / n[:, None])
-    return torch.as_tensor(np.stack([h @ weight, h**2 @ weight]))
+def normal_maximum(n: Shaped[np.ndarray, " k"]) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """Mean and variance of the largest of n independent standard normals."""
+    E, weights = top_quantiles()
+    g, weight = torch.as_tensor(ndtri_exp(-E / n[:, None])), torch.as_tensor(weights)
+    mean = g @ weight
+    return mean, (g - mean[:, None]).square() @ weight
 
 
-def cap_quantile(order: int, hazard: Float[np.ndarray, "*s"]) -> Float[np.ndarray, "*s"]:
-    """h with P(cap < h) = 1 − e^{−hazard}; either tail is kept to full relative precision."""
-    alpha = (order - 1) / 2
-    below = betaincinv(alpha, alpha, np.minimum(-np.expm1(-hazard), 0.5))
-    above = 1 - betaincinv(alpha, alpha, np.minimum(np.exp(-hazard), 0.5))
-    return np.where(hazard < np.log(2), below, above)
+class Largest(NamedTuple):
+    """The key of largest score among n, whose value v is hardmax attention, against the key y* of the support's top."""
+
+    square: Float[Tensor, "m k"]
+    """E‖v − V y*‖²."""
+    bias_square: Float[Tensor, "m k"]
+    """‖E v − V y*‖²."""
+    gap: Float[Tensor, "m k"]
+    """E(top score of the support − top score of n keys)."""
+    top: Float[Tensor, " m"]
+    """The largest score of the support."""
+    method: str
 
 
 class Levels(NamedTuple):
@@ -117,3 +132,40 @@ def inverse_count(share: Float[Tensor, " l"], n: float) -> Float[Tensor, " l"]:
         drop = torch.expm1(n * torch.log1p(-rho * (1 - delta) / left))
         inverse[rows] = (torch.exp(n * torch.log1p(-rho * delta)) * -drop / (1 - delta)) @ weight
     return inverse
+
+
+def largest_of_atoms(
+    atoms: Atoms, limit: Float[Tensor, "m p"], slack: Float[Tensor, " m"], sizes: Sequence[int]
+) -> Largest:
+    """For keys that are atoms: a score level of mass p, of mass F with all below it, is the top of n keys with
+    probability Fⁿ − (F − p)ⁿ. Neighbours within `slack` of each other (rounding) tie."""
+    atoms, m = atoms.double(), len(limit)
+    mean, spread = atoms.mean.expand(m, -1, -1), atoms.spread.expand(m, -1)
+    n = torch.tensor(sizes, dtype=torch.float64)
+    each = [
+        Levels.of(atoms.scores[i], atoms.log_mass[i].exp(), mean[i], spread[i], float(slack[i]))
+        for i in range(m)
+    ]
+    rows = [finite_top(levels, limit[i].double(), n) for i, levels in enumerate(each)]
+    square, bias, gap = (torch.stack(parts) for parts in zip(*rows, strict=True))
+    top = torch.stack([levels.score[0] for levels in each])
+    return Largest(square, bias, gap, top, "exact (score levels, keys drawn with replacement)")
+
+
+def trimmed(atoms: Atoms, n_least: int, n_most: int) -> Atoms:
+    """Without the keys that no more than e^{−700} of the samples of n_least are led by, nor come near those that lead."""
+    scores, order = atoms.scores.sort(dim=1, descending=True)
+    mass = atoms.log_mass.gather(1, order).exp().cumsum(1)
+    led = (mass < NEVER / n_least).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
+    least = scores.gather(1, led) - LIGHT - np.log(n_most)
+    check_width(float((scores[:, :1] - least.maximum(scores[:, -1:])).max()), n_least)
+    return atoms._replace(log_mass=atoms.log_mass.masked_fill(atoms.scores < least, -torch.inf))
+
+
+def check_width(width: float, n: int) -> None:
+    """Refuses scores that spread too far for the quadrature."""
+    if width > WIDEST:
+        raise TooSharp(
+            f"κ spreads the scores that matter to n = {n} keys over {width:.3g}, more than the {WIDEST:g} that the "
+            "quadrature takes: softmax is nearly hardmax there. Use hardmax_error, a smaller κ, or more keys."
+        )

@@ -15,7 +15,7 @@ LEAST_REPLICATES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class Logs:
     """y = log of the mean (or root mean square) error at each n, and what is known of its noise."""
 
     n: tuple[int, ...]
@@ -70,7 +70,7 @@ def checked_errors(errors: Array, sizes: tuple[int, ...], name: str = "errors") 
     return values
 
 
-def curve(n: object, errors: Array, standard_errors: Array | None = None, statistic: str = "mean") -> Curve:
+def logs(n: object, errors: Array, standard_errors: Array | None = None, statistic: str = "mean") -> Logs:
     """Replicate rows (m, k) or one curve (k,), with the standard errors of the latter when they are known."""
     if statistic not in ("mean", "rms"):
         raise InputError(f"statistic must be 'mean' or 'rms', got {statistic!r}.")
@@ -83,14 +83,14 @@ def curve(n: object, errors: Array, standard_errors: Array | None = None, statis
     if values.ndim == 2:
         return _from_rows(sizes, values, standard_errors, 1 if statistic == "mean" else 2)
     if standard_errors is None:
-        return Curve(sizes, np.log(values), None)
+        return Logs(sizes, np.log(values), None)
     known = checked_errors(standard_errors, sizes, "standard_errors")
     if known.shape != values.shape:
         raise InputError(f"standard_errors must have the shape of errors, {values.shape}, got {known.shape}.")
-    return Curve(sizes, np.log(values), (known / values) ** 2)
+    return Logs(sizes, np.log(values), (known / values) ** 2)
 
 
-def _from_rows(sizes: tuple[int, ...], rows: np.ndarray, standard_errors: Array | None, power: int) -> Curve:
+def _from_rows(sizes: tuple[int, ...], rows: np.ndarray, standard_errors: Array | None, power: int) -> Logs:
     if standard_errors is not None:
         raise InputError(
             "standard_errors were given with replicate rows: the rows tell them, leave them out."
@@ -111,4 +111,4 @@ def _from_rows(sizes: tuple[int, ...], rows: np.ndarray, standard_errors: Array 
             f"All replicates are equal at n = {sizes[int(constant.argmax())]}, so their noise is unknown: "
             f"give one curve of shape ({len(sizes)},) if it has none."
         )
-    return Curve(sizes, np.log(scale) + np.log(mean) / power, variance, deviations, power)
+    return Logs(sizes, np.log(scale) + np.log(mean) / power, variance, deviations, power)

@@ -219,6 +219,29 @@ def test_decoders_see_only_their_past(bert):
         analyze(tiny, texts(), reading=Reading(tokens=64, population="corpus"))
 
 
+def test_a_sliding_window_is_all_that_a_head_can_need(bert):
+    """Queries see 24 keys, whatever the length of the text."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MistralConfig(
+        vocab_size=31_000, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, sliding_window=24,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.MistralForCausalLM(config).eval()
+    tiny = Loaded(model, bert.tokenizer, "tiny", "causal-lm")
+    found = analyze(tiny, texts(), reading=Reading(tokens=96, passages=1, queries=4))
+    for one in found.heads:
+        assert one.visible_keys == 24
+        assert [way.curve.keys_at(way.curve.n[-1]) for way in one.ways] == [24, 24]
+        for error in (1e-6, 0.02, 0.5):
+            need = one.needed(error)
+            assert need.keys <= 24
+            assert need.all or need.keys < 24
+        assert one.needed(1e-6).all
+        assert str(one.needed(1e-6)) == "all"
+
+
 def head(sampled: float, kept: float, visible: float = 400.0, effective: float = 200.0) -> HeadReport:
     """c²(1/n − 1/N) for both ways, with 20 keys kept in the second."""
 

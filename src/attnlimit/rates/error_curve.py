@@ -31,7 +31,7 @@ class ErrorCurve(Drawn):
     without replacement; a grid that starts at 0 (nothing drawn) is joined to its next point by a straight line.
 
     >>> curve = ErrorCurve((1, 16), torch.tensor([1.0, 0.25]))
-    >>> curve.at(4), curve.least(0.5)
+    >>> round(curve.at(4), 12), curve.least(0.5)
     (0.5, 4)
     """
 

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import torch
 
-from attnlimit.models.analyse.analyze import analyze
+from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.see.layers import attention_layers
@@ -28,10 +28,7 @@ def corpus(loaded: Loaded, passages: int) -> list[Memory]:
     analyze(
         loaded,
         texts(),
-        population="corpus",
-        tokens=TOKENS,
-        passages=passages,
-        queries=QUERIES,
+        reading=Reading(tokens=TOKENS, passages=passages, queries=QUERIES, population="corpus"),
         before=said.append,
     )
     return said
@@ -39,7 +36,9 @@ def corpus(loaded: Loaded, passages: int) -> list[Memory]:
 
 def memory_of_corpus(passages: int) -> Callable[[], float]:
     loaded = load(packaged_bert())
-    analyze(loaded, texts(), population="corpus", tokens=16, passages=2, queries=2)  # compiles
+    analyze(
+        loaded, texts(), reading=Reading(tokens=16, passages=2, queries=2, population="corpus")
+    )  # compiles
     return lambda: corpus(loaded, passages)[0].peak / 1e6
 
 

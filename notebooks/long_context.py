@@ -23,25 +23,25 @@ import torch
 import attnlimit as al
 from attnlimit.models import packaged_bert
 from attnlimit.models.see.text import texts
-from attnlimit.report.figures.heads import heat_map
 
 # %%
 bert = al.load(packaged_bert())
-run = al.analyze(bert, texts(), rel_error=0.2, tokens=64, passages=1, queries=4)
+reading = al.Reading(tokens=64, passages=1, queries=4)
+run = al.analyze(bert, texts(), rel_error=0.2, reading=reading)
 str(run)
 
 # %% [markdown]
-# Keys that 90 % of the queries need for 20 % error, by layer and head.
+# Keys that a query reads for 20 % error, by layer and head; + keeps some keys and draws the others.
 
 # %%
-heat_map(run)
+run.plot()
 
 # %% [markdown]
-# The heads at both ends, in words.
+# The heads at both ends, in words: what they need if all keys are drawn at random.
 
 # %%
-by_need = sorted(run.heads, key=lambda head: head.n_p90 or float("inf"))
-[(head.layer, head.head, head.phase) for head in (*by_need[:3], *by_need[-3:])]
+by_need = sorted(run.heads, key=lambda head: head.needed(0.2, "sampled").keys)
+[(head.layer, head.head, head.phase(0.2)) for head in (*by_need[:3], *by_need[-3:])]
 
 # %% [markdown]
 # ## Budgets

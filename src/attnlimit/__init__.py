@@ -65,7 +65,7 @@ from attnlimit.sampling import (
 )
 
 if TYPE_CHECKING:
-    from attnlimit.models.analyse.analyze import analyze
+    from attnlimit.models.analyse.analyze import Reading, analyze
     from attnlimit.models.attend.sampled import sampled_attention
     from attnlimit.models.budget.budgets import Budgets
     from attnlimit.models.judge.verify import verify
@@ -108,6 +108,7 @@ __all__ = [
     "Rademacher",
     "RateNotResolved",
     "Rates",
+    "Reading",
     "Sampling",
     "Schedule",
     "Sphere",
@@ -143,6 +144,7 @@ __all__ = [
 
 _LAZY = {
     "Budgets": "attnlimit.models.budget.budgets",
+    "Reading": "attnlimit.models.analyse.analyze",
     "analyze": "attnlimit.models.analyse.analyze",
     "icl": "attnlimit.icl",
     "load": "attnlimit.models.see.load",

@@ -1,6 +1,7 @@
 """analyze, budget and downstream as a person runs them: tables, files, exit codes."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,13 +47,23 @@ def small(tmp_path_factory):
 def test_analyze_says_memory_then_shows_keys_and_writes_files(small):
     assert small.made.exit_code == 0, small.made.output
     assert small.made.stderr.startswith("Memory: about 0.0")
-    assert "Keys for 5 % error in 90 % of queries" in small.made.stdout
+    assert "Keys a query reads for 5 % error" in small.made.stdout
     assert {"run.json", "heads.parquet", "heatmap.png", "curves.png", "slopes.png"} <= {
         path.name for path in (small.folder / "run").iterdir()
     }
     record = json.loads((small.folder / "run" / "run.json").read_text())
     assert len(record["heads"]) == 72
     assert record["memory"] > 1e6
+    table = [
+        line.split()[1:]
+        for line in small.made.stdout.splitlines()
+        if re.match(r" +\d+( +[\d.k]+\+?| +all){12}$", line)
+    ]
+    assert [cell for row in table for cell in row] == [shown(one["needed"]) for one in record["heads"]]
+
+
+def shown(needed) -> str:
+    return "all" if needed["all"] else f"{needed['keys']:.0f}" + "+" * ("kept" in needed["sampling"])
 
 
 def test_budget_by_error_and_by_total(small, run):
@@ -62,7 +73,10 @@ def test_budget_by_error_and_by_total(small, run):
     for split in ("output", "head", "uniform"):
         shared = run("budget", small.folder / "run", "--total", "600", "--split", split, "--json")
         assert shared.exit_code == 0, shared.output
-        assert json.loads(shared.stdout)["policy"] == f"best, {split} split"
+        record = json.loads(shared.stdout)
+        assert record["policy"] == f"best, {split} split"
+        assert 600 - 72 < record["total"] <= 600
+        assert record["total"] == pytest.approx(sum(one["keys"] for one in record["entries"]))
     wrong = run("budget", small.folder / "run", "--total", "600", "--split", "fair")
     assert wrong.exit_code == 2
     assert "split must be one of output, head, uniform" in wrong.stderr

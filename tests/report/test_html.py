@@ -15,27 +15,27 @@ from typer.testing import CliRunner
 
 from attnlimit.cli import app
 from attnlimit.errors import InputError
-from attnlimit.models.analyse.heads import SCORE_BINS, HeadReport, error_at, least_n, phase
-from attnlimit.models.analyse.run import Run
+from attnlimit.models.analyse.heads import SCORE_BINS, HeadReport
+from attnlimit.models.analyse.run import Facts, Run
+from attnlimit.models.budget.needed import KEEPING, POLICIES, RANDOM, Way
+from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.report.html import page, write_report
-from attnlimit.report.html.analysis import analysis
+from attnlimit.report.html.analysis import analysis, levels
+from attnlimit.report.html.page import Page, Picture, Sheet
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&\u2028"
-LEVELS = (0.01, 0.05, 0.123, 0.3, 1.0)
 
 
 def head_of(layer: int, head: int, heads: int, keys: int, name: str) -> HeadReport:
     """A head with its own constant: error² = c²(1/n − 1/N) without replacement, smaller beside kept keys."""
     place = (layer * heads + head) * 0.618 % 1
-    n = tuple(sorted({round(keys ** (k / 13)) for k in range(14)}))
 
-    def curve(size: float, total: int) -> dict[str, tuple[float, ...]]:
-        rms = [size * max(0.0, 1 / k - 1 / total) ** 0.5 for k in n]
-        return {
-            "rms": tuple(rms),
-            "median": tuple(0.8 * e for e in rms),
-            "p90": tuple(1.4 * e for e in rms),
-        }
+    def curve(size: float, always: float, statistic: str = "rms") -> ErrorCurve:
+        full = keys - int(always)
+        n = tuple(sorted({round(full ** (k / 13)) for k in range(14)}))
+        error = torch.tensor([size * max(0.0, 1 / k - 1 / full) ** 0.5 for k in n], dtype=torch.float64)
+        read = torch.tensor([min(always + k, float(keys)) for k in n], dtype=torch.float64)
+        return ErrorCurve(n, error, statistic=statistic, keys=read, full=full)
 
     effective = 1 + (keys - 1) * place**2
     bins = SCORE_BINS[2]
@@ -43,35 +43,35 @@ def head_of(layer: int, head: int, heads: int, keys: int, name: str) -> HeadRepo
         layer=layer,
         head=head,
         name=name,
+        cross=False,
         horizon=0.2 + 2 * place,
         score_spread=(0.5 * (1 + place), 0.7 * (1 + place), 1 + place),
         score_counts=tuple(max(0, 40 - abs(k - bins // 2)) for k in range(bins)),
         effective_keys=(0.5 * effective, effective, 1.2 * effective),
         visible_keys=float(keys),
-        kept_keys={"sampled": 0.0, "kept": min(float(keys), 20 + 8 * place)},
         shares={"own": 0.1, "sinks": 0.2, "window": 0.3},
-        n=n,
-        curves={"sampled": curve(0.2 + 4 * place, keys), "kept": curve(0.5 * (1 - place), keys)},
-        n_median=None,
-        n_p90=None,
+        ways=(
+            Way(RANDOM, curve(0.2 + 4 * place, 0.0)),
+            Way(KEEPING, curve(0.5 * (1 - place), min(float(keys), 20 + 8 * place))),
+        ),
+        band=(curve(0.8 * (0.2 + 4 * place), 0.0, "median"), curve(1.4 * (0.2 + 4 * place), 0.0, "p90")),
         local_exponent=0.45,
         exponent_range=(19, 150),
         output_share=0.25,
-        cross=False,
         asymptotic_exponent=0.5,
         published_exponent=0.4,
-        phase="",
     )
 
 
-def run_of(layers: int = 3, heads: int = 4, keys: int = 200, name: str = "small", **facts: object) -> Run:
-    known = {
-        "model": name, "kind": "encoder", "population": "context", "tokens": keys, "passages": 2, "queries": 16,
-        "rel_error": 0.1, "seed": 7, "causal": False, "versions": {"attnlimit": "0.1.0", name: name},
-        "method": f"exact {name}",
-    }  # fmt: skip
+def run_of(
+    layers: int = 3, heads: int = 4, keys: int = 200, name: str = "small", population="context"
+) -> Run:
+    facts = Facts(
+        model=name, kind="encoder", population=population, tokens=keys, passages=2, queries=16, rel_error=0.1, seed=7,
+        causal=False, dtype="float32", memory=1e6, versions={"attnlimit": "0.1.0", name: name}, method=f"exact {name}",
+    )  # fmt: skip
     reports = (head_of(layer, head, heads, keys, name) for layer in range(layers) for head in range(heads))
-    return Run(known | facts, tuple(reports))
+    return Run(facts, tuple(reports))
 
 
 # --- the file ----------------------------------------------------------------------------------------
@@ -110,14 +110,14 @@ def test_hostile_text_stays_text():
 
 
 def test_hostile_tables_and_figures():
-    data = {
-        "heading": HOSTILE,
-        "chips": [HOSTILE],
-        "summary": [HOSTILE],
-        "figures": [{"title": HOSTILE, "caption": HOSTILE, "kind": "svg+xml", "image": b"<svg/>"}],
-        "tables": [{"title": HOSTILE, "columns": [HOSTILE, "n"], "rows": [[HOSTILE, 1.5], ["b", None]]}],
-        "methods": [(HOSTILE, HOSTILE)],
-    }
+    data = Page(
+        heading=HOSTILE,
+        chips=[HOSTILE],
+        summary=[HOSTILE],
+        figures=[Picture(HOSTILE, b"<svg/>", "svg+xml", HOSTILE)],
+        tables=[Sheet(HOSTILE, [HOSTILE, "n"], [[HOSTILE, 1.5], ["b", None]])],
+        methods=[(HOSTILE, HOSTILE)],
+    )
     tags = Tags(page(data))
     assert [tag for tag, _ in tags.found].count("script") == 2
     (image,) = [attrs for tag, attrs in tags.found if tag == "img"]
@@ -127,7 +127,7 @@ def test_hostile_tables_and_figures():
 
 
 def test_only_its_own_script_and_style_may_run():
-    text = page({"heading": "x"})
+    text = page(Page(heading="x"))
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -138,7 +138,7 @@ def test_only_its_own_script_and_style_may_run():
 
 
 def test_parts_are_there_when_their_data_are():
-    bare = page({"heading": "x"})
+    bare = page(Page(heading="x"))
     for part in ('id="map"', "<figure>", 'class="sortable"', "How these numbers were got"):
         assert part not in bare
     full = page(analysis(run_of()))
@@ -158,9 +158,9 @@ def test_a_thousand_heads_fit_in_8_megabytes():
 
 
 def test_numbers_that_are_not_finite_become_null():
-    run = run_of(1, 1)
-    broken = Run(run.facts, (HeadReport(**{**vars(run.heads[0]), "horizon": float("nan")}),))
-    assert json.loads(Tags(page(analysis(broken))).scripts[0])["heads"][0]["horizon"] is None
+    data = analysis(run_of(1, 1))
+    data.heads["heads"][0]["horizon"] = float("nan")
+    assert json.loads(Tags(page(data)).scripts[0])["heads"][0]["horizon"] is None
 
 
 def test_command(tmp_path):
@@ -227,60 +227,46 @@ def opened(chromium, tmp_path):
 
 def set_epsilon(tab, epsilon: float) -> None:
     tab.fill("#percent", f"{100 * epsilon:.10g}")
+    tab.press("#percent", "Enter")
     tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-def test_least_n_in_the_page_is_least_n(opened):
-    """Many curves, some flat, some rising at the end, at many errors: the same whole numbers as in Python."""
-    tab = opened(analysis(run_of(1, 1)))
-    generator = torch.Generator().manual_seed(5)
-    n = (1, 2, 3, 5, 9, 17, 40, 100, 333, 1000)
-    falls = torch.rand(200, len(n), generator=generator, dtype=torch.float64) * 1.2 - 0.1
-    falls[:20, 3:6] = 0.0
-    curves = 2 * (-falls.cumsum(1)).exp()
-    for epsilon in (0.003, 0.02, 0.1, 0.5, 1.7, 3.0):
-        expected = [None if x == float("inf") else int(x) for x in least_n(n, curves, epsilon).tolist()]
-        got = tab.evaluate(
-            "([n, curves, epsilon]) => curves.map((errors) => numbers.leastN(n, errors, epsilon))",
-            [list(n), curves.tolist(), epsilon],
-        )
-        assert got == expected
-        assert epsilon > 1 or len(set(expected)) > 3
-    one = curves[40].tolist()
-    at = [1, 4, 50, 999, 1000]
-    got = tab.evaluate(
-        "([n, errors, at]) => at.map((k) => numbers.errorAt(n, errors, k))", [list(n), one, at]
-    )
-    assert got == pytest.approx([error_at(n, tuple(one), k) for k in at], rel=1e-12)
-
-
-def test_budgets_and_words_in_the_page_are_the_runs(opened):
+def test_the_page_shows_the_runs_own_numbers(opened):
+    """Every level of the slider, every way: map, table, total and words are what Python says, to the digit."""
     run = run_of()
     tab = opened(analysis(run))
-    data = "JSON.parse(document.getElementById('data').textContent)"
-    for epsilon in LEVELS:
-        for policy in ("best", "sampled", "kept"):
-            budgets = run.budgets(epsilon, policy=policy)
-            cost = tab.evaluate(f"([p, e]) => numbers.cost({data}.heads, p, e)", [policy, epsilon])
-            assert cost["keys"] == pytest.approx(budgets.total, rel=1e-12)
-            assert cost["share"] == pytest.approx(budgets.share, rel=1e-12)
-            each = tab.evaluate(
-                f"([p, e]) => {data}.heads.map((one) => numbers.budget(one, p, 'rms', e))", [policy, epsilon]
-            )
-            assert [one["sampled"] for one in each] == [entry.sampled for entry in budgets.entries]
-        inside = tab.evaluate(
-            f"(e) => {{ const view = makeView({data}); view.state.epsilon = e; return view.heads.map(view.phase); }}",
-            epsilon,
+    known = levels(run)
+    assert run.facts.rel_error in known
+    assert len(known) > 30
+    for place, level in enumerate(known[::3]):
+        tab.evaluate(
+            "(at) => { const bar = document.getElementById('epsilon'); bar.value = at; bar.dispatchEvent(new Event('input')); }",
+            3 * place,
         )
-        assert inside == [phase_of(one, epsilon) for one in run.heads]
+        for policy in POLICIES:
+            tab.check(f"input[value={policy}]")
+            tab.evaluate(
+                "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+            )
+            needs = [one.needed(level, policy) for one in run.heads]
+            assert tab.locator(".cell text").all_text_contents() == [str(need) for need in needs]
+            assert column(tab, 2) == ["all" if need.all else f"{need.keys:,.0f}" for need in needs]
+            budgets = run.budgets(level, policy=policy)
+            assert f"{budgets.total:,.0f} of {12 * 200:,} keys" in tab.inner_text("#cost-note")
+            assert f"--rel-error {level:g} --policy {policy}" in tab.inner_text("#cost-note")
+        assert column(tab, 10) == [one.phase(level) for one in run.heads]
 
 
-def phase_of(one: HeadReport, epsilon: float) -> str:
-    p90 = torch.tensor([one.curves["sampled"]["p90"]], dtype=torch.float64)
-    need = float(least_n(one.n, p90, epsilon)[0])
-    return phase(
-        None if need == float("inf") else int(need), one.effective_keys[1], one.visible_keys, epsilon
-    )
+def test_the_data_of_the_page_are_those_of_budgets():
+    run = run_of(2, 3)
+    data = analysis(run).heads
+    for k, level in enumerate(data["levels"]):
+        for policy in POLICIES:
+            budgets = run.budgets(level, policy=policy)
+            assert data["totals"][policy][k] == budgets.total
+            shown = [one["needed"][policy] for one in data["heads"]]
+            assert [one["n"][k] for one in shown] == [entry.n for entry in budgets.entries]
+            assert [one["keys"][k] for one in shown] == [entry.keys for entry in budgets.entries]
 
 
 def test_slider_recomputes(opened):
@@ -288,6 +274,7 @@ def test_slider_recomputes(opened):
     tab = opened(analysis(run, "my-run"))
     for epsilon in (0.1, 0.3, 0.02):
         set_epsilon(tab, epsilon)
+        assert tab.input_value("#percent") == f"{100 * epsilon:g}"
         budgets = run.budgets(epsilon)
         assert f"{budgets.total:,.0f} of {12 * 200:,} keys" in tab.inner_text("#cost-note")
         assert f"attnlimit budget my-run --rel-error {epsilon:g} --policy best" in tab.inner_text(
@@ -303,13 +290,9 @@ def test_slider_recomputes(opened):
     tab.check("input[value=sampled]")
     tab.wait_for_function("() => document.getElementById('cost-note').innerText.includes('--policy sampled')")
     cells = tab.locator(".cell text").all_text_contents()
-    expected = []
-    for one in run.heads:
-        need = float(
-            least_n(one.n, torch.tensor([one.curves["sampled"]["p90"]], dtype=torch.float64), 0.04)[0]
-        )
-        expected.append("all" if need >= 199.5 else f"{need:.0f}")
-    assert cells == expected
+    assert cells == [str(one.needed(0.04, "sampled")) for one in run.heads]
+    set_epsilon(tab, 0.123)  # goes to the nearest level
+    assert tab.input_value("#percent") == "12"
 
 
 def test_hover_and_click(opened):
@@ -318,7 +301,7 @@ def test_hover_and_click(opened):
     assert tab.locator("#tip").is_hidden()
     tab.hover("[data-place='1-2']")
     assert tab.inner_text("#tip").startswith("Layer 1, head 2")
-    assert phase_of(run.heads[6], 0.1) in tab.inner_text("#tip")
+    assert run.heads[6].phase(0.1) in tab.inner_text("#tip")
     tab.mouse.move(2, 2)
     assert tab.locator("#tip").is_hidden()
     tab.click("[data-place='1-2']")
@@ -359,11 +342,11 @@ def test_sort(opened):
     assert tab.locator("th[aria-sort=ascending]").inner_text().startswith("Horizon H")
     tab.get_by_role("button", name="Horizon H").click()
     assert [float(x) for x in column(tab, 8)] == [float(x) for x in reversed(rising)]
-    tab.get_by_role("button", name="Keys read").click()
-    first = [int(x.replace(",", "")) for x in column(tab, 4)]
+    tab.get_by_role("button", name="Keys needed").click()
+    first = [int(x.replace(",", "")) for x in column(tab, 2)]
     assert first == sorted(first)
     set_epsilon(tab, 0.02)  # the order follows the numbers
-    second = [int(x.replace(",", "")) for x in column(tab, 4)]
+    second = [int(x.replace(",", "").replace("all", "200")) for x in column(tab, 2)]
     assert second == sorted(second) != first
     tab.locator("#table tbody tr").nth(3).click()
     place = tab.locator("#table tbody tr").nth(3).locator("td").all_inner_texts()[:2]
@@ -372,7 +355,7 @@ def test_sort(opened):
 
 def test_plain_tables_sort_with_gaps_last(opened):
     rows = [["b", 10.0, 3], ["a", None, 20], ["c", 9.0, 100]]
-    tab = opened({"heading": "x", "tables": [{"title": "t", "columns": ["name", "x", "n"], "rows": rows}]})
+    tab = opened(Page(heading="x", tables=[Sheet("t", ["name", "x", "n"], rows)]))
     for name, k, up in (("name", 0, "abc"), ("x", 0, "cba"), ("n", 0, "bac")):
         tab.get_by_role("button", name=name, exact=True).click()
         assert "".join(column(tab, k)) == up

@@ -42,18 +42,18 @@ def record_of(*points: dict[str, object], **more: object) -> dict[str, object]:
 
 def test_study_in_words():
     data = study_page(record_of(point(0, 0.5, 0.46), point(1, 1.0, 0.21), point(2, 2.0, None)))
-    about, state, slopes = data["summary"]
+    about, state, slopes = data.summary
     assert about == "Why it is run."
     assert state == "3 points, which differ in horizon (0.5 to 2). All tasks are done."
     assert "from 0.210 (95 % interval 0.190 to 0.230) at horizon 1 to 0.460" in slopes
     assert "At 1 of 2 points it is no less than the published exponent" in slopes  # 0.23 < 0.25, 0.48 > 0.4
-    table = data["tables"][0]
-    assert table["columns"][0] == "horizon"
-    assert [row[table["columns"].index("exponent")] for row in table["rows"]] == [0.46, 0.21, None]
-    assert dict(data["methods"])["Versions"] == "attnlimit 0.1.0"
-    assert dict(data["methods"])["Seed"].startswith("3;")
-    assert [figure["title"] for figure in data["figures"]] == ["Error against the number of tokens", "How fast it falls"]  # fmt: skip
-    assert all(figure["image"].startswith(b"<?xml") for figure in data["figures"])
+    table = data.tables[0]
+    assert table.columns[0] == "horizon"
+    assert [row[table.columns.index("exponent")] for row in table.rows] == [0.46, 0.21, None]
+    assert dict(data.methods)["Versions"] == "attnlimit 0.1.0"
+    assert dict(data.methods)["Seed"].startswith("3;")
+    assert [figure.title for figure in data.figures] == ["Error against the number of tokens", "How fast it falls"]  # fmt: skip
+    assert all(figure.image.startswith(b"<?xml") for figure in data.figures)
 
 
 def test_trained_models_have_a_row_for_each_length():
@@ -63,15 +63,13 @@ def test_trained_models_have_a_row_for_each_length():
         "method": "SGD",
     }  # fmt: skip
     data = study_page(record_of(trained))
-    assert data["summary"][-1] == (
+    assert data.summary[-1] == (
         "Trained on prompts of 10 tokens, softmax attention ends with risk 0.8; on 1,000 tokens, with 0.25 "
         "(the same weights on infinite prompts: 0.24)."
     )
-    table = data["tables"][0]
-    columns = [
-        table["columns"].index(name) for name in ("prompt length", "risk", "95 % from", "infinite risk")
-    ]
-    assert [[row[k] for k in columns] for row in table["rows"]] == [
+    table = data.tables[0]
+    columns = [table.columns.index(name) for name in ("prompt length", "risk", "95 % from", "infinite risk")]
+    assert [[row[k] for k in columns] for row in table.rows] == [
         [10, 0.8, 0.7, 0.5],
         [1000, 0.25, 0.2, 0.24],
     ]
@@ -79,8 +77,8 @@ def test_trained_models_have_a_row_for_each_length():
 
 def test_unfinished_study():
     data = study_page(record_of(done=1, total=9, failed=2))
-    assert data["summary"][1] == "Not all tasks are done yet; 2 failed; no point has results yet."
-    assert data["tables"] == []
+    assert data.summary[1] == "Not all tasks are done yet; 2 failed; no point has results yet."
+    assert data.tables == []
     assert page(data)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.table import Table
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
-from attnlimit.numerics.counts import short_count
+from attnlimit.errors import MissingExtra
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
     from attnlimit.models.analyse.run import Run
+    from attnlimit.models.budget.needed import Needed
 
 SHADES = ("green", "yellow", "dark_orange", "red")
 
@@ -42,11 +43,15 @@ def analyze(
     as_json: AsJson = False,
 ) -> None:
     """How many keys every head of a model needs on a text: exact, per layer and head."""
+    from attnlimit.models.analyse.analyze import Reading
     from attnlimit.models.analyse.analyze import analyze as analyze_model
     from attnlimit.models.see.load import load, packaged_bert
     from attnlimit.models.see.text import texts
     from attnlimit.report.html import write_report
 
+    reading = Reading(
+        tokens=tokens, passages=passages, queries=queries, population=cast(Any, population), seed=seed
+    )
     loaded = load(model or packaged_bert(), device=device, dtype=dtype)
     given = texts(text)
     with progress("layers") as step:
@@ -54,11 +59,7 @@ def analyze(
             loaded,
             given,
             rel_error=rel_error,
-            queries=queries,
-            tokens=tokens,
-            population=population,
-            passages=passages,
-            seed=seed,
+            reading=reading,
             progress=step,
             before=lambda memory: err.print(f"Memory: {memory}.", highlight=False),
         )
@@ -76,7 +77,6 @@ def analyze(
 
 
 def _figures(run: Run, folder: Path) -> list[str]:
-    from attnlimit.errors import MissingExtra
     from attnlimit.report.figures.heads import curves, heat_map, slopes
     from attnlimit.report.figures.style import save
 
@@ -90,38 +90,43 @@ def _figures(run: Run, folder: Path) -> list[str]:
 
 
 def _show(run: Run) -> None:
-    """Keys that 90 % of the queries need, a row a layer, and the heads at both ends in words."""
-    facts, need = run.facts, run.grid("n_p90")
-    visible = run.grid("visible_keys")
-    percent = f"{100 * float(facts['rel_error']):g} %"
-    title = f"Keys for {percent} error in 90 % of queries: {facts['model']}, {facts['population']} of {facts['tokens']} tokens"
+    """Keys that a query reads, a row a layer, and the heads at both ends in words."""
+    facts, (layers, heads) = run.facts, run.shape
+    need = {(one.layer, one.head): one.needed(facts.rel_error) for one in run.heads}
+    visible = {(one.layer, one.head): one.visible_keys for one in run.heads}
+    percent = f"{100 * facts.rel_error:g} %"
+    title = (
+        f"Keys a query reads for {percent} error: {facts.model}, {facts.population} of {facts.tokens} tokens"
+    )
     grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     grid.add_column("layer", justify="right")
-    for head in range(need.shape[1]):
+    for head in range(heads):
         grid.add_column(f"h{head}", justify="right")
-    for layer in range(need.shape[0]):
-        cells = [_cell(float(need[layer, h]), float(visible[layer, h])) for h in range(need.shape[1])]
-        grid.add_row(str(layer), *cells)
+    for layer in range(layers):
+        places = [(layer, head) for head in range(heads)]
+        grid.add_row(str(layer), *(_cell(need[at], visible[at]) if at in need else "" for at in places))
     out.print(grid)
-    enough = sum(1 for one in run.heads if one.n_p90 is not None and one.n_p90 < one.visible_keys)
-    out.print(
-        f"{enough} of {len(run.heads)} heads reach {percent} with fewer keys than there are; – needs them all.",
-        highlight=False,
+    total, seen = sum(one.keys for one in need.values()), sum(visible.values())
+    enough = sum(not one.all for one in need.values())
+    lines = [
+        "The cheaper way of each head: all keys drawn at random, or (+) some always kept and the others drawn:",
+        f"{run.heads[0].ways[-1].sampling}. all: every key that it sees. Error: rms over queries.",
+        f"{enough} of {len(need)} heads reach {percent} with fewer keys than they see, {100 * total / seen:.1f} % of the "
+        "keys in all heads together. Drawing at random only:",
+    ]
+    by_need = sorted(
+        run.heads, key=lambda one: (one.needed(facts.rel_error, "sampled").keys, -one.effective_keys[1])
     )
-    by_need = sorted(run.heads, key=lambda one: (one.n_p90 is None, one.n_p90 or 0, -one.effective_keys[1]))
     for one in (*by_need[:3], *by_need[-3:]):
-        out.print(
-            f"  layer {one.layer} head {one.head}: {one.phase} (horizon {one.horizon:.2f}, effective keys {one.effective_keys[1]:.1f})",
-            highlight=False,
+        lines.append(
+            f"  layer {one.layer} head {one.head}: {one.phase(facts.rel_error)} (horizon {one.horizon:.2f}, effective keys "
+            f"{one.effective_keys[1]:.1f})"
         )
-    out.print(
-        f"Method: {facts['method']}; {facts['queries']} queries, {counted(facts['passages'], 'passage')}, seed {facts['seed']}.",
-        highlight=False,
-    )
+    passages = counted(facts.passages, "passage")
+    lines.append(f"Method: {facts.method}; {facts.queries} queries, {passages}, seed {facts.seed}.")
+    out.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _cell(need: float, visible: float) -> str:
-    if not need < float("inf"):
-        return "[red]–[/]"
-    shade = SHADES[sum(need > share * visible for share in (0.1, 0.3, 1.0))]
-    return f"[{shade}]{short_count(need)}[/]"
+def _cell(need: Needed, visible: float) -> str:
+    shade = SHADES[3 if need.all else sum(need.keys > share * visible for share in (0.1, 0.3))]
+    return f"[{shade}]{need}[/]"

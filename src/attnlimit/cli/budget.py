@@ -14,7 +14,9 @@ from attnlimit.cli.common import AsJson, guarded, out, print_json
 def budget(
     run: Annotated[Path, typer.Argument(help="Folder that attnlimit analyze wrote.")],
     rel_error: Annotated[float | None, typer.Option(help="Error allowed in each head.")] = None,
-    total: Annotated[int | None, typer.Option(help="Keys to share out over all heads, instead.")] = None,
+    total: Annotated[
+        int | None, typer.Option(help="Keys that a query reads in all heads together, to share out.")
+    ] = None,
     split: Annotated[
         str, typer.Option(help="How a total is shared: output (least error of the layers), head or uniform.")
     ] = "output",
@@ -27,17 +29,19 @@ def budget(
 
     found = Run.load(run)
     if rel_error is None and total is None:
-        rel_error = float(found.facts["rel_error"])
+        rel_error = found.facts.rel_error
     budgets = found.budgets(rel_error, policy=policy, total=total, split=split)
     budgets.save(file)
     if as_json:
         print_json(budgets.to_dict())
         return
-    dense = sum(1 for one in budgets.entries if one.sampled is None)
+    dense = sum(1 for one in budgets.entries if one.n is None)
     out.print(f"{budgets!r}", highlight=False)
     share = "" if budgets.share is None else f", {100 * budgets.share:.1f} % of full attention"
+    kept = sum(1 for one in budgets.entries if one.n is not None and one.sampling.kept)
     out.print(
-        f"Keys attended to by a query, all heads: {budgets.total:,.0f}{share}; {dense} of {len(budgets.entries)} heads dense.",
+        f"Keys read by a query, all heads: {budgets.total:,.0f}{share}; of {len(budgets.entries)} heads {kept} keep some keys, "
+        f"{dense} read all.",
         highlight=False,
     )
     out.print(f"Budgets: {file}", highlight=False)

@@ -6,9 +6,10 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -34,53 +35,77 @@ REQUIREMENT = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class Extra:
+    """What an extra lacks, and the line that installs it."""
+
+    missing: list[str]
+    install: str
+
+    def __str__(self) -> str:
+        missing = escape(", ".join(self.missing))
+        return f"[yellow]missing: {missing}[/]" if missing else "[green]complete[/]"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where something is kept, and whether it can be written."""
+
+    path: str
+    exists: bool
+    writable: bool
+
+    def __str__(self) -> str:
+        if not self.writable:
+            return "cannot be written"
+        return "writable" if self.exists else "made when needed"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """All that the command prints."""
+
+    versions: dict[str, str | None]
+    machine: dict[str, str | int | None]
+    folders: dict[str, Folder]
+    extras: dict[str, Extra]
+    notes: list[str]
+
+    def rows(self, part: str) -> list[tuple[str, ...]]:
+        if part == "folders":
+            return [(name, escape(one.path), str(one)) for name, one in self.folders.items()]
+        if part == "extras":
+            return [(name, FOR.get(name, ""), str(one)) for name, one in self.extras.items()]
+        known: Mapping[str, str | int | None] = self.versions if part == "versions" else self.machine
+        return [(name, "–" if value is None else escape(str(value))) for name, value in known.items()]
+
+
 @guarded
 def doctor(as_json: AsJson = False) -> None:
     """Versions, devices, cache folders, and which extras are missing with the line that installs them."""
     found = examine()
     if as_json:
-        print_json(found)
+        print_json(asdict(found))
         return
     for part in ("versions", "machine", "folders", "extras"):
         grid = Table(title=part, title_justify="left", box=None, show_header=False, title_style="bold")
-        for cells in _rows(part, found[part]):
+        for cells in found.rows(part):
             grid.add_row(*cells)
         out.print(grid)
-    for note in found["notes"]:
+    for note in found.notes:
         out.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
-def _rows(part: str, found: dict[str, Any]) -> list[tuple[str, ...]]:
-    if part == "folders":
-        return [(name, escape(one["path"]), _access(one)) for name, one in found.items()]
-    if part == "extras":
-        return [(name, FOR.get(name, ""), _state(one)) for name, one in found.items()]
-    return [(name, "–" if value is None else escape(str(value))) for name, value in found.items()]
-
-
-def _state(extra: dict[str, Any]) -> str:
-    missing = ", ".join(extra["missing"])
-    return f"[yellow]missing: {escape(missing)}[/]" if missing else "[green]complete[/]"
-
-
-def examine() -> dict[str, Any]:
-    """All that the command prints, as plain data."""
+def examine() -> Examined:
+    """Look at this machine; nothing is made or changed."""
     required = _requirements()
     packages = dict.fromkeys(
         name for extra, group in required.items() if extra not in PROJECT for name, _ in group
     )
     extras = {name: _extra(name, group) for name, group in required.items() if name}
-    return {
-        "versions": {
-            "attnlimit": __version__,
-            "python": platform.python_version(),
-            **{name: _version(name) for name in packages},
-        },
-        "machine": _machine(),
-        "folders": _folders(),
-        "extras": extras,
-        "notes": _notes(extras),
-    }
+    known = {name: _version(name) for name in packages}
+    versions = {"attnlimit": __version__, "python": platform.python_version(), **known}
+    return Examined(versions, _machine(), _folders(), extras, _notes(extras))
 
 
 def _requirements() -> dict[str, list[tuple[str, str]]]:
@@ -110,7 +135,7 @@ def _requirements() -> dict[str, list[tuple[str, str]]]:
     return {"": whole(""), **{extra: whole(extra) for extra in order if extra in groups}}
 
 
-def _extra(name: str, group: list[tuple[str, str]]) -> dict[str, Any]:
+def _extra(name: str, group: list[tuple[str, str]]) -> Extra:
     missing = []
     for package, least in group:
         have = _version(package)
@@ -118,7 +143,7 @@ def _extra(name: str, group: list[tuple[str, str]]) -> dict[str, Any]:
             missing.append(package)
         elif _parts(have) < _parts(least):
             missing.append(f"{package} {have} is too old: {least}")
-    return {"missing": missing, "install": f"pip install 'attnlimit[{name}]'"}
+    return Extra(missing, f"pip install 'attnlimit[{name}]'")
 
 
 def _version(package: str) -> str | None:
@@ -137,7 +162,7 @@ def _parts(number: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.match(r"[\d.]*", number)[0].split(".") if part)  # type: ignore[index]
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> dict[str, str | int | None]:
     import torch
 
     cuda = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
@@ -151,8 +176,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _folders() -> dict[str, dict[str, Any]]:
-    """Where things are kept, and whether they can be written; nothing is made here."""
+def _folders() -> dict[str, Folder]:
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME", str(cache / "huggingface")) + "/hub"
     compiled = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[1] / "numerics"
@@ -160,30 +184,20 @@ def _folders() -> dict[str, dict[str, Any]]:
     return {name: _folder(Path(place).expanduser()) for name, place in places.items()}
 
 
-def _folder(path: Path) -> dict[str, Any]:
+def _folder(path: Path) -> Folder:
     there = path.absolute()
     nearest = next(one for one in (there, *there.parents) if one.exists())
-    return {
-        "path": str(path),
-        "exists": path.is_dir(),
-        "writable": nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK),
-    }
+    return Folder(str(path), path.is_dir(), nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK))
 
 
-def _access(folder: dict[str, Any]) -> str:
-    if not folder["writable"]:
-        return "cannot be written"
-    return "writable" if folder["exists"] else "made when needed"
-
-
-def _notes(extras: dict[str, dict[str, Any]]) -> list[str]:
+def _notes(extras: dict[str, Extra]) -> list[str]:
     """What to do, in whole sentences."""
     if not extras:
         place = Path(__file__).parents[1]
         return [
             f"attnlimit runs from {place} but is not installed (pip install -e .): its extras are not known."
         ]
-    notes = [f"To add {name}: {one['install']}" for name, one in extras.items() if one["missing"]]
+    notes = [f"To add {name}: {one.install}" for name, one in extras.items() if one.missing]
     if not _version("numba"):
         notes.append("Without numba the same numbers come more slowly.")
     if not any(shutil.which(name) for name in BROWSERS):

@@ -55,23 +55,22 @@ def downstream(
 ) -> None:
     """The model's task against keys per head: in all, by thirds of the examples' horizons, and split against uniform."""
     from attnlimit.files.records import write_json
-    from attnlimit.models.analyse.heads import POLICIES
     from attnlimit.models.analyse.run import Run
     from attnlimit.models.judge.horizons import example_horizons
     from attnlimit.models.judge.tasks import task_for
-    from attnlimit.models.judge.verify import DEFAULT_TOKENS
+    from attnlimit.models.judge.trial import DEFAULT_TOKENS
     from attnlimit.models.see.load import load, packaged_bert
     from attnlimit.models.see.text import documents
 
-    if policy not in POLICIES:
-        raise InputError(f"--policy must be one of {', '.join(POLICIES)}; got {policy!r}.")
+    if policy not in ("sampled", "kept"):
+        raise InputError(f"--policy must be one of sampled, kept; got {policy!r}.")
     sizes = [round(one) for one in numbers(keys, "--keys")]
     found = None if run is None else Run.load(run)
     given = documents(text or None)
     loaded = load(model or packaged_bert(), device=device, dtype=dtype)
     length = tokens
     if tokens is None:
-        length = DEFAULT_TOKENS if found is None else int(found.facts["tokens"])
+        length = DEFAULT_TOKENS if found is None else found.facts.tokens
     common: dict[str, Any] = {"tokens": length, "examples": examples}
     with progress("horizons") as step:
         horizons = example_horizons(loaded, given, **common, progress=step)
@@ -97,12 +96,14 @@ def downstream(
 def _curves(
     loaded: Any, given: Any, sizes: list[int], run: Any, split: str, policy: str, options: dict[str, Any]
 ) -> tuple[DownstreamCurve, Comparison | None]:
-    from attnlimit.models.analyse.heads import POLICIES
+    from attnlimit.models.budget.needed import KEEPING
     from attnlimit.models.judge.compare import compare_splits
     from attnlimit.models.judge.downstream import downstream_curve
 
     if run is None:
-        return downstream_curve(loaded, given, sizes, kept=POLICIES[policy], **options), None
+        return downstream_curve(
+            loaded, given, sizes, kept=KEEPING.kept if policy == "kept" else None, **options
+        ), None
     comparison = compare_splits(loaded, run, given, sizes, policy=policy, split=split, **options)
     return comparison.uniform, comparison
 

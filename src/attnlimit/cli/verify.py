@@ -50,6 +50,7 @@ def verify(
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
     from attnlimit.models.budget.budgets import Budgets
+    from attnlimit.models.judge.trial import Trial
     from attnlimit.models.judge.verify import Allowed
     from attnlimit.models.judge.verify import verify as verify_model
     from attnlimit.models.see.load import load, packaged_bert
@@ -64,12 +65,9 @@ def verify(
             loaded,
             found,
             given,
-            seeds=range(seeds),
-            tokens=tokens,
             windows=windows,
-            examples=examples,
+            trial=Trial(tokens=tokens, examples=examples, seeds=range(seeds), per_query=per_query),
             allowed=allowed,
-            per_query=per_query,
             progress=step,
         )
     if as_json:

@@ -1,5 +1,12 @@
 """Hugging Face models: their attention calls, what each head needs, and attention with fewer keys."""
 
+from attnlimit.errors import MissingExtra
+
+try:
+    import pydantic  # noqa: F401
+except ImportError as missing:
+    raise MissingExtra("Models need pydantic: pip install 'attnlimit[models]'.") from missing
+
 from attnlimit.models.see.check import check_model
 from attnlimit.models.see.interface import Call, Handler, LayerInfo, Observed, attention_layers, observe
 from attnlimit.models.see.load import Loaded, load, packaged_bert

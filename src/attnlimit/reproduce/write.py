@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from attnlimit.errors import MissingExtra
 from attnlimit.files.records import finite, write_json, write_table, write_text
 from attnlimit.report.figures.style import save
 from attnlimit.report.html.other import other
-from attnlimit.report.html.page import page
+from attnlimit.report.html.page import Page, Sheet, page
 from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
 from attnlimit.studies.machine import versions
 from attnlimit.studies.store import said
@@ -38,14 +39,14 @@ def write(
     return record, written
 
 
-def _report(folder: Path, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The data of the page: verdicts without their notes, which the text above has."""
+def _report(folder: Path, verdicts: Sequence[Verdict]) -> Page:
+    """The page: verdicts without their notes, which the text above has."""
     data = other(folder, folder / "verdict.json")
     shown = [{"verdict": one.outcome.value, **one.to_dict()} for one in verdicts]
     names = ("verdict", "claim", "predicted", "measured", "low", "high")
     rows = [[one[name] for name in names] for one in shown]
     columns = [*names[:4], "95 % from", "to"]
-    return {**data, "tables": [{"title": "Verdicts", "columns": columns, "rows": rows}]}
+    return replace(data, tables=[Sheet("Verdicts", columns, rows)])
 
 
 def describe(result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool) -> dict[str, Any]:

@@ -9,16 +9,20 @@ import pytest
 import torch
 from scipy import stats
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Kept, Sampling
 from attnlimit.errors import InputError, ModelNotSupported
-from attnlimit.models.analyse.analyze import _Plan, analyze
-from attnlimit.models.analyse.heads import SCORE_BINS, error_at, least_n, phase
+from attnlimit.models.analyse.analyze import Reading, _Plan, analyze
+from attnlimit.models.analyse.heads import SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import Run
 from attnlimit.models.attend.sampled import sampled_output
 from attnlimit.models.budget.budgets import HeadBudget
+from attnlimit.models.budget.needed import KEEPING, RANDOM, Needed, Way
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 from attnlimit.models.see.text import texts, token_windows
+from attnlimit.rates.error_curve import ErrorCurve
+
+SMALL = Reading(tokens=96, passages=2, queries=8)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,7 @@ def bert() -> Loaded:
 
 @pytest.fixture(scope="module")
 def run(bert) -> Run:
-    return analyze(bert, texts(), tokens=96, passages=2, queries=8, rel_error=0.3)
+    return analyze(bert, texts(), rel_error=0.3, reading=SMALL)
 
 
 def test_every_head_is_reported(run):
@@ -36,9 +40,14 @@ def test_every_head_is_reported(run):
     assert len(run.heads) == 72
     one = run.heads[17]
     assert (one.layer, one.head) == (1, 5)
-    assert one.n[0] == 1
-    assert one.n[-1] == 96
+    random, keeping = one.ways
+    assert (random.sampling, keeping.sampling) == (RANDOM, KEEPING)
+    assert random.curve.n[0] == 1
+    assert random.curve.n[-1] == random.curve.full == 96
     assert one.visible_keys == 96
+    for way in one.ways:
+        assert way.curve.keys[-1] == 96  # all keys drawn: nothing is left to chance
+        assert way.curve.error[-1] == 0
     assert one.horizon > 0
     assert all(a <= b for a, b in zip(one.effective_keys, one.effective_keys[1:], strict=False))
     assert sum(one.score_counts) == 8 * 96
@@ -48,9 +57,9 @@ def test_every_head_is_reported(run):
     assert abs(float(share @ middles)) < 0.125  # centred, up to half a bin
     assert one.score_spread[0] < float(share @ middles.square()) ** 0.5 < one.score_spread[2]
     assert set(one.shares) == {"own", "sinks", "window"}
-    assert one.kept_keys["sampled"] == 0
-    assert 20 <= one.kept_keys["kept"] <= 37  # top keys may be in the window too
-    assert one.curves["sampled"]["rms"][-1] < 1e-3  # all keys drawn: nothing is left to chance
+    assert random.kept == 0
+    assert 20 <= keeping.kept <= 37  # top keys may be in the window too
+    assert [curve.statistic for curve in one.band] == ["median", "p90"]
     assert one.published_exponent == pytest.approx(1 / (2 * (1 + one.horizon**2)))
 
 
@@ -63,7 +72,7 @@ def monte_carlo(call, places, n, draws):
     many = replace(
         call, query=query, key=call.key.expand(size), value=call.value.expand(size), mask=mask, real=None
     )
-    budgets = [HeadBudget(call.layer, head, Kept(), n) for head in range(call.heads)]
+    budgets = [HeadBudget(call.layer, head, RANDOM, n) for head in range(call.heads)]
     sampled = sampled_output(many, budgets, generator=1000 + 100 * n + call.layer).double()
     full = call.output()[:, places].double()
     errors = (sampled - full).square().sum(-1).mean(1) / full.square().sum(-1).mean(1)  # (draws, heads)
@@ -77,10 +86,10 @@ def test_every_curve_is_that_of_sampled_attention(bert):
     expected, so that not all heads can be asked to stay within 3), and a χ² test of all together. Curves 5 % off in the
     rms error fail it by far.
     """
-    found = analyze(bert, texts(), tokens=96, passages=1, queries=4, seed=3)
+    found = analyze(bert, texts(), reading=Reading(tokens=96, passages=1, queries=4, seed=3))
     window = token_windows(bert.tokenizer, texts(), 96, most=1)
     places = torch.randperm(96 - 1 - 48, generator=torch.Generator().manual_seed(3))[:4] + 48
-    grid = found.heads[0].n
+    grid = found.heads[0].ways[0].curve.n
     sizes = (grid[0], grid[4], grid[8])
     assert sizes == (1, 7, 31)
     z = torch.zeros(3, 6, 12, dtype=torch.float64)
@@ -89,8 +98,8 @@ def test_every_curve_is_that_of_sampled_attention(bert):
     def measure(call):
         for row, n in enumerate(sizes):
             mean, spread = monte_carlo(call, places, n, 1000)
-            curves = [found.heads[12 * call.layer + head].curves["sampled"]["rms"] for head in range(12)]
-            exact = torch.tensor([curve[grid.index(n)] ** 2 for curve in curves], dtype=torch.float64)
+            curves = [found.heads[12 * call.layer + head].ways[0].curve for head in range(12)]
+            exact = torch.tensor([curve.at(n) ** 2 for curve in curves], dtype=torch.float64)
             z[row, call.layer] = (mean - exact) / spread
             wrong[row, call.layer] = (mean - 1.1 * exact) / spread
 
@@ -112,20 +121,18 @@ def test_cross_attention_is_analysed_too(bert):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = transformers.T5ForConditionalGeneration(config).eval()
-    found = analyze(
-        Loaded(model, bert.tokenizer, "tiny", "seq2seq"), texts(), tokens=64, passages=1, queries=4
-    )
+    tiny = Loaded(model, bert.tokenizer, "tiny", "seq2seq")
+    found = analyze(tiny, texts(), reading=Reading(tokens=64, passages=1, queries=4))
     assert [(one.name.split(".")[-1], one.cross) for one in found.heads[::4]] == [
         ("SelfAttention", False), ("SelfAttention", False), ("EncDecAttention", True),
     ]  # fmt: skip
     assert found.heads[8].visible_keys == 64
     assert set(found.heads[8].shares) == {"sinks"}
     assert all(one.output_share > 0 for one in found.heads)
-    entry = found.budgets(0.2, policy="kept").entries[8]
-    assert 16 <= found.heads[8].kept_keys["kept"] <= 20  # no own token, no window
-    assert entry.sampled is None or entry.effective_keys == pytest.approx(
-        entry.sampled + found.heads[8].kept_keys["kept"]
-    )
+    entry, keeping = found.budgets(0.2, policy="kept").entries[8], found.heads[8].ways[1]
+    assert keeping.sampling.kept == Kept(sinks=4, top=16)  # no own token, no window
+    assert 16 <= keeping.kept <= 20
+    assert entry.n is None or entry.keys == pytest.approx(entry.n + keeping.kept)
 
 
 def test_output_shares_are_those_of_the_projection(bert, run):
@@ -134,7 +141,7 @@ def test_output_shares_are_those_of_the_projection(bert, run):
 
     def project(call):
         dense = bert.model.encoder.layer[call.layer].attention.output.dense
-        places = [row for place, row in _Plan(bert, windows, 8, False, 0).places if place == len(seen)]
+        places = [row for place, row in _Plan(bert, windows, SMALL).places if place == len(seen)]
         each = torch.einsum("lhd,ehd->lhe", call.output()[0, places], dense.weight.view(384, 12, 32)).double()
         weights.setdefault(call.layer, []).append((each.square().sum((0, 2)), each.sum(1).square().sum()))
 
@@ -153,32 +160,31 @@ def test_run_survives_its_files(run, tmp_path):
     assert {path.name for path in folder.iterdir()} == {"run.json", "heads.parquet"}
     again = Run.load(folder)
     assert json.dumps(again.to_dict()) == json.dumps(run.to_dict())
-    assert again.heads == run.heads
+    assert again.facts == run.facts
     import pyarrow.parquet as pq
 
     table = pq.read_table(folder / "heads.parquet")
-    assert table.num_rows == sum(2 * len(one.n) for one in run.heads)
+    assert table.num_rows == sum(len(way.curve.n) for one in run.heads for way in one.ways)
 
 
 def test_same_seed_same_run(bert, run):
-    again = analyze(bert, texts(), tokens=96, passages=2, queries=8, rel_error=0.3)
-    assert again.heads == run.heads
+    again = analyze(bert, texts(), rel_error=0.3, reading=SMALL)
+    assert again.to_dict() == run.to_dict()
 
 
 def test_budgets(run):
     budgets = run.budgets(0.3)
     assert (budgets.layers, budgets.heads) == (6, 12)
     for entry, one in zip(budgets.entries, run.heads, strict=True):
-        assert entry.effective_keys <= one.visible_keys
-        if entry.sampled is not None:
+        assert entry.keys <= one.visible_keys
+        if entry.n is not None:
             assert entry.predicted_error <= 0.3 + 1e-9
     cheap, dear = run.budgets(0.5), run.budgets(0.1)
     assert cheap.total < budgets.total < dear.total
-    assert budgets.scheme == "without replacement"
     totals = {}
     for split in ("output", "head", "uniform"):
         made = run.budgets(total=72 * 30, policy="sampled", split=split)
-        assert sum(entry.sampled or round(entry.visible_keys) for entry in made.entries) <= 72 * 30
+        assert 72 * 29 < made.total <= 72 * 30
         shares = [one.output_share for one in run.heads]
         squares = [entry.predicted_error**2 for entry in made.entries]
         totals[split] = (sum(squares), sum(a * b for a, b in zip(shares, squares, strict=True)))
@@ -188,7 +194,7 @@ def test_budgets(run):
 
 
 def test_corpus_pools_the_keys(bert):
-    found = analyze(bert, texts(), tokens=40, passages=3, queries=6, population="corpus")
+    found = analyze(bert, texts(), reading=Reading(tokens=40, passages=3, queries=6, population="corpus"))
     one = found.heads[0]
     assert one.visible_keys == 3 * 38  # without [CLS] and [SEP]
     assert one.shares == {}
@@ -206,36 +212,166 @@ def test_decoders_see_only_their_past(bert):
         torch.manual_seed(0)
         model = transformers.LlamaForCausalLM(config).eval()
     tiny = Loaded(model, bert.tokenizer, "tiny", "causal-lm")
-    found = analyze(tiny, texts(), tokens=64, passages=1, queries=4)
-    assert found.facts["causal"]
+    found = analyze(tiny, texts(), reading=Reading(tokens=64, passages=1, queries=4))
+    assert found.facts.causal
     assert 32 < found.heads[0].visible_keys < 64
     with pytest.raises(ModelNotSupported, match="rotary positions"):
-        analyze(tiny, texts(), tokens=64, population="corpus")
+        analyze(tiny, texts(), reading=Reading(tokens=64, population="corpus"))
 
 
-def test_least_n_and_error_between_grid_points():
-    n = (1, 10, 100)
-    square = torch.tensor([[1.0, 0.1, 0.01]], dtype=torch.float64)  # exactly 1/n
-    assert least_n(n, square.sqrt(), 0.2).tolist() == [25.0]
-    assert least_n(n, square.sqrt(), 0.05).tolist() == [float("inf")]
-    assert least_n(n, square.sqrt(), 2.0).tolist() == [1.0]
-    assert error_at(n, tuple(square.sqrt()[0].tolist()), 25) == pytest.approx(0.2)
+def head(sampled: float, kept: float, visible: float = 400.0, effective: float = 200.0) -> HeadReport:
+    """c²(1/n − 1/N) for both ways, with 20 keys kept in the second."""
+
+    def way(sampling: Sampling, size: float, always: int) -> Way:
+        full = int(visible) - always
+        n = (1, 10, 100, full)
+        error = torch.tensor([size * (1 / k - 1 / full) ** 0.5 for k in n], dtype=torch.float64)
+        read = torch.tensor([k + always for k in n], dtype=torch.float64)
+        return Way(sampling, ErrorCurve(n, error, keys=read, full=full))
+
+    ways = (way(RANDOM, sampled, 0), way(KEEPING, kept, 20))
+    spread = (effective, effective, effective)
+    return HeadReport(
+        0, 0, "head", False, 1.0, (1.0, 1.0, 1.0), (1,), spread, visible, {}, ways, (ways[0].curve,) * 2, 0.5, (1, 9),
+        0.5, 0.4, 0.1,
+    )  # fmt: skip
 
 
-def test_phases_in_words():
-    assert phase(40, 200.0, 400.0, 0.05) == "averages: 40 keys are enough"
-    assert phase(None, 1.0, 400.0, 0.05) == "picks one key: do not sample"
-    assert phase(None, 50.0, 400.0, 0.05) == "needs all its keys for 5 %"
-    assert phase(300, 50.0, 400.0, 0.05) == "averages slowly: 300 of 400 keys"
+class TestNeeded:
+    """The one definition: keys kept and drawn, never more than are seen."""
+
+    def test_is_the_least_of_the_cheaper_way(self):
+        """Random keys: 4/n − 4/400 ≤ 0.09 from n = 40 on. Kept: 0.25/n − 0.25/380 ≤ 0.09 from n = 3 on, with 20 more."""
+        one = head(2.0, 0.5)
+        assert one.needed(0.3, "sampled") == Needed(RANDOM, 40, 40.0, False)
+        assert one.needed(0.3, "kept") == Needed(KEEPING, 3, 23.0, False)
+        assert one.needed(0.3) == one.needed(0.3, "kept")
+        assert one.needed(1.0) == Needed(RANDOM, 4, 4.0, False)
+
+    def test_is_never_more_than_is_seen_and_then_all(self):
+        one = head(2.0, 2.0)
+        assert one.needed(0.001) == Needed(RANDOM, None, 400.0, True)
+        assert one.phase(0.001) == "needs all its keys for 0.1 %"
+
+    def test_keys_are_counted_for_queries_that_see_fewer(self):
+        """Half of the queries see 10 keys, half 30: drawing 20 reads 15 in the mean."""
+        read = torch.tensor([1.0, 10.0, 15.0, 20.0], dtype=torch.float64)
+        error = torch.tensor([1.0, 0.3, 0.1, 0.0], dtype=torch.float64)
+        one = replace(
+            head(1.0, 1.0),
+            visible_keys=20.0,
+            ways=(Way(RANDOM, ErrorCurve((1, 10, 20, 30), error, keys=read, full=30)),),
+        )
+        assert one.needed(0.1) == Needed(RANDOM, 20, 15.0, False)
+
+    def test_the_same_everywhere(self, run, tmp_path):
+        import pyarrow.parquet as pq
+
+        folder = run.save(tmp_path / "run")
+        record = json.loads((folder / "run.json").read_text())
+        table = pq.read_table(folder / "heads.parquet").to_pylist()
+        grid, budgets = run.keys_needed(), run.budgets(0.3)
+        for one, stored, entry in zip(run.heads, record["heads"], budgets.entries, strict=True):
+            need = one.needed(0.3)
+            assert 1 <= need.keys <= one.visible_keys
+            assert need.all == (need.n is None)
+            assert stored["needed"] == {
+                "sampling": need.sampling.to_dict(), "n": need.n, "keys": need.keys, "all": need.all
+            }  # fmt: skip
+            rows = [row for row in table if (row["layer"], row["head"]) == (one.layer, one.head)]
+            assert {(row["needed_keys"], row["needed_all"]) for row in rows} == {(need.keys, need.all)}
+            assert float(grid[one.layer, one.head]) == need.keys == entry.keys
+            assert entry.n == need.n
+
+    def test_in_words(self):
+        assert head(2.0, 0.5).phase(0.3) == "averages: 40 keys are enough"
+        assert head(9.0, 0.5).phase(0.3) == "averages slowly: 277 of 400 keys"
+        assert head(2.0, 0.5, effective=1.0).phase(0.3) == "picks one key: do not sample"
+        assert head(2.0, 0.5, effective=2.0).phase(0.3) == "picks a few keys: do not sample"
+
+    def test_curves_that_cannot_be(self):
+        random = head(1.0, 1.0).ways[0].curve
+        with pytest.raises(InputError, match="must end without error, where all keys are drawn"):
+            Way(RANDOM, replace(random, error=random.error.flip(0)))
+        with pytest.raises(InputError, match="more n cannot read fewer"):
+            Way(RANDOM, replace(random, keys=random.keys.flip(0)))
+        with pytest.raises(InputError, match="A query reads 400 keys, but sees 399"):
+            head(1.0, 1.0, visible=400.0) and replace(head(1.0, 1.0), visible_keys=399.0)
+
+
+def test_a_total_is_what_a_query_reads(run):
+    """Kept keys count, whatever the policy: a total that cannot hold them is refused, or done without them."""
+    for total in (72 * 10, 72 * 50):
+        for split in ("output", "head", "uniform"):
+            made = run.budgets(total=total, split=split)
+            assert made.total <= total * (1 + 1e-9)
+            assert made.total > 0.95 * total
+    # each head does what is better for it
+    assert RANDOM in {entry.sampling for entry in run.budgets(total=72 * 10).entries}
+    assert KEEPING in {entry.sampling for entry in run.budgets(total=72 * 50).entries}
+    with pytest.raises(InputError, match="A total of 720 keys is too small: 72 heads need"):
+        run.budgets(total=720, policy="kept")
+
+
+def damaged(run, tmp_path, change):
+    record = json.loads(json.dumps(run.to_dict()))
+    change(record)
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    return Run.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.update(schema="attnlimit.run/1"), "schema is 'attnlimit.run/1', but this version reads"),
+        (lambda r: r.pop("tokens"), "the run lacks 'tokens'"),
+        (lambda r: r.update(tokens=True), "tokens: input should be a valid integer, got True"),
+        (
+            lambda r: r.update(population="all"),
+            "population: input should be 'context' or 'corpus', got 'all'",
+        ),
+        (lambda r: r.update(extra=1), "extra is an unknown field"),
+        (lambda r: r.update(heads={}), "heads must be a list, got dict"),
+        (lambda r: r["heads"].clear(), "There are no heads"),
+        (lambda r: r["heads"][0].pop("horizon"), "head 0 lacks 'horizon'"),
+        (lambda r: r["heads"][0].update(horizon="1"), "horizon: input should be a valid number, got '1'"),
+        (lambda r: r["heads"][3].update(layer=1e9), "layer: input should be a valid integer"),
+        (
+            lambda r: r["heads"][3].update(layer=10**9),
+            "Layer 1000000000, head 3 cannot follow layer 0, head 2",
+        ),
+        (lambda r: r["heads"].pop(3), "Layer 0, head 4 cannot follow layer 0, head 2"),
+        (lambda r: curve_of(r)["n"].reverse(), "n of a curve must increase"),
+        (lambda r: curve_of(r)["error"].reverse(), "must end without error"),
+        (
+            lambda r: curve_of(r)["error"].__setitem__(2, -0.1),
+            "error of a curve must be finite and at least 0",
+        ),
+        (lambda r: curve_of(r)["keys"].reverse(), "more n cannot read fewer"),
+        (lambda r: curve_of(r)["keys"].__setitem__(-1, 1e6), "A query reads 1e\\+06 keys, but sees 96"),
+        (lambda r: curve_of(r).pop("error"), "A curve has the fields"),
+        (lambda r: r["heads"][0]["ways"][0].pop("sampling"), "way 0 lacks 'sampling'"),
+        (lambda r: r["heads"][0]["needed"].update(keys=3.0), "needed is .* but its curves make .* edited"),
+        (lambda r: r["heads"][0].pop("phase"), "phase is None, but its curves make"),
+        (lambda r: r.update(rel_error=0.2), "needed is .* but its curves make .* edited"),
+    ],
+)
+def test_a_damaged_or_edited_run_is_refused(run, tmp_path, change, message):
+    with pytest.raises(InputError, match=rf"(?s)run\.json is not a usable run: .*{message}"):
+        damaged(run, tmp_path, change)
+
+
+def curve_of(record):
+    return record["heads"][0]["ways"][0]["curve"]
 
 
 def test_bad_input(bert, run, tmp_path):
     with pytest.raises(InputError, match="'context' or 'corpus', got 'all'"):
-        analyze(bert, ["text"], population="all")
+        Reading(population="all")
     with pytest.raises(InputError, match="No text is as long"):
         analyze(bert, ["a short text"])
     with pytest.raises(InputError, match="has only 512 positions"):
-        analyze(bert, ["text"], tokens=513)
+        analyze(bert, ["text"], reading=Reading(tokens=513))
     with pytest.raises(InputError, match="policy must be one of best"):
         run.budgets(0.1, policy="greedy")
     with pytest.raises(InputError, match="either rel_error or total"):
@@ -245,9 +381,5 @@ def test_bad_input(bert, run, tmp_path):
     with pytest.raises(InputError, match="is no run"):
         Run.load(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(InputError, match="is damaged"):
-        Run.load(tmp_path)
-    record = run.to_dict() | {"schema": "attnlimit.run/0"}
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match="another schema"):
+    with pytest.raises(InputError, match=r"run\.json is not a run: not valid JSON, .* makes a run that"):
         Run.load(tmp_path)

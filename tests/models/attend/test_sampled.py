@@ -11,7 +11,7 @@ import transformers
 from scipy import stats
 from torch import Tensor
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models import attention_layers, observe
 from attnlimit.models.attend import dense, sampled
@@ -79,8 +79,12 @@ def answer(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return out[inputs["attention_mask"].bool()]
 
 
+def keeping(kept: Kept, weight: Any = "rest") -> Sampling:
+    return Sampling(draw=Different(), kept=kept, weight=weight)
+
+
 def uniform(model: Any, n: int | None, **kept: Any) -> Budgets:
-    return Budgets.uniform(attention_layers(model), n, Kept(**kept))
+    return Budgets.uniform(attention_layers(model), n, keeping(Kept(**kept)))
 
 
 def calls(model: Any, inputs: dict[str, Tensor]) -> list[Call]:
@@ -183,7 +187,7 @@ class TestWholeBudget:
     def test_full_and_sampled_heads_side_by_side(self):
         model = tiny("llama")
         one = calls(model, text(model))[0]
-        budgets = [HeadBudget(0, h, Kept(), None if h == 2 else 4) for h in range(4)]
+        budgets = [HeadBudget(0, h, keeping(Kept()), None if h == 2 else 4) for h in range(4)]
         out, full = sampled_output(one, budgets, 0), one.output()
         same = [torch.equal(out[:, :, h], full[:, :, h]) for h in range(4)]
         assert same == [False, False, True, False]
@@ -229,8 +233,8 @@ class TestTheory:
     )
     def test_draws_of_each_query(self, family, sharpen, kept, n, importance):
         one = one_call(family, sharpen)
-        budgets = [HeadBudget(0, h, kept, n) for h in range(4)]
-        got = sampled_output(copies(one, 400), budgets, 7, per_query=True, importance=importance)
+        budgets = [HeadBudget(0, h, keeping(kept, "rest" if importance else "plain"), n) for h in range(4)]
+        got = sampled_output(copies(one, 400), budgets, 7, per_query=True)
         for head in range(4):
             self._compare(got[:, QUERIES, head], one, head, kept, n, importance, precision=0.05)
 
@@ -239,7 +243,7 @@ class TestTheory:
         if way == "shared, long text":
             monkeypatch.setattr(sampled, "DENSE_KEYS", 0)
         one, kept, n = one_call(family, sharpen), Kept(own=True, sinks=1, window=2), 5
-        budgets = [HeadBudget(0, h, kept, n if h < 2 else None) for h in range(4)]
+        budgets = [HeadBudget(0, h, keeping(kept), n if h < 2 else None) for h in range(4)]
         got = sampled_output(copies(one, 120), budgets, 7, per_query=way == "per query")
         for head in range(2):
             self._compare(got[:, QUERIES, head], one, head, kept, n, True, precision=0.12)
@@ -275,7 +279,7 @@ class TestMasks:
     @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5"])
     def test_keys_that_are_not_seen_are_never_read(self, family, per_query):
         model = tiny(family)
-        budgets = [HeadBudget(0, h, Kept(own=True, sinks=1, window=2), 6) for h in range(4)]
+        budgets = [HeadBudget(0, h, keeping(Kept(own=True, sinks=1, window=2)), 6) for h in range(4)]
         for one in calls(model, text(model)):
             hidden = torch.stack([one.hidden(b, slice(None)) for b in range(2)])  # (B, Lq, Lk)
             assert bool(hidden.any()) or family == "t5"
@@ -351,7 +355,7 @@ class TestSeeds:
         """In blocks of any size, and head by head as in long texts: the draws do not change."""
         model = tiny(family)
         for one in calls(model, text(model, "right", 40)):
-            budgets = [HeadBudget(1, h, Kept(sinks=1, window=h, top=h % 2), 3 + h) for h in range(4)]
+            budgets = [HeadBudget(1, h, keeping(Kept(sinks=1, window=h, top=h % 2)), 3 + h) for h in range(4)]
             monkeypatch.undo()
             first = sampled_output(one, budgets, 5, per_query=per_query)
             scale = float(first.abs().max())
@@ -382,8 +386,8 @@ class TestSeeds:
     def test_the_budget_of_one_head_leaves_the_others_draws(self):
         model = tiny("bert")
         one = calls(model, text(model))[0]
-        budgets = [HeadBudget(0, h, Kept(), 4) for h in range(4)]
-        other = [*budgets[:1], HeadBudget(0, 1, Kept(own=True), 9), *budgets[2:]]
+        budgets = [HeadBudget(0, h, keeping(Kept()), 4) for h in range(4)]
+        other = [*budgets[:1], HeadBudget(0, 1, keeping(Kept(own=True)), 9), *budgets[2:]]
         same = (sampled_output(one, budgets, 0) == sampled_output(one, other, 0)).all(-1).all(1).all(0)
         assert same.tolist() == [True, False, True, True]
 

@@ -10,19 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Coins, Different, Kept, Sampling
 from attnlimit.errors import InputError
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 
-KEPT = Kept(own=True, sinks=2, window=3, top=1)
+
+def keeping(**kept) -> Sampling:
+    return Sampling(draw=Different(), kept=Kept(**kept), weight="rest")
+
+
+KEPT = keeping(own=True, sinks=2, window=3, top=1)
 
 
 def some(**changes) -> Budgets:
     entries = (
         HeadBudget(0, 0, KEPT, 16, 0.04, 20.5, 100.0),
-        HeadBudget(0, 1, Kept(), None, None, 100.0, 100.0),
-        HeadBudget(1, 0, Kept(sinks=1), 0, 0.2, 1.0, 100.0),
-        HeadBudget(1, 1, Kept(), 5, 0.3, 4.9, 100.0),
+        HeadBudget(0, 1, keeping(), None, None, 100.0, 100.0),
+        HeadBudget(1, 0, keeping(sinks=1), 0, 0.2, 1.0, 100.0),
+        HeadBudget(1, 1, keeping(), 5, 0.3, 4.9, 100.0),
     )
     facts = dict(  # noqa: C408
         model="tiny", layers=2, heads=2, entries=entries, rel_error=0.05, policy="least total", tokens=100
@@ -32,36 +37,40 @@ def some(**changes) -> Budgets:
 
 def by_counting(one: HeadBudget, length: int, causal: bool) -> float:
     """Keys kept and drawn, query by query, key by key."""
-    total = 0.0
+    total, always = 0.0, one.sampling.kept
     for i in range(length):
         seen = {j for j in range(length) if j <= i or not causal}
-        if one.sampled is None:
+        if one.n is None:
             total += len(seen)
             continue
-        kept = {j for j in seen if j < one.kept.sinks or 0 <= i - j < max(one.kept.window, int(one.kept.own))}
+        kept = {j for j in seen if j < always.sinks or 0 <= i - j < max(always.window, int(always.own))}
         rest = len(seen) - len(kept)
-        top = min(one.kept.top, rest)
+        top = min(always.top, rest)
         rest -= top
-        total += len(kept) + top + min(one.sampled, rest)
+        total += len(kept) + top + min(one.n, rest)
     return total / length
 
 
 class TestCost:
     @given(
         st.builds(
-            Kept, own=st.booleans(), sinks=st.integers(0, 4), window=st.integers(0, 5), top=st.integers(0, 3)
+            keeping,
+            own=st.booleans(),
+            sinks=st.integers(0, 4),
+            window=st.integers(0, 5),
+            top=st.integers(0, 3),
         ),
         st.one_of(st.none(), st.integers(1, 50)),
         st.integers(1, 20),
         st.booleans(),
     )
-    def test_is_what_counting_says(self, kept, sampled, length, causal):
-        one = HeadBudget(0, 0, kept, sampled)
+    def test_is_what_counting_says(self, sampling, n, length, causal):
+        one = HeadBudget(0, 0, sampling, n)
         counted = by_counting(one, length, causal)
-        assert one.distinct(length, causal) == pytest.approx(counted, rel=1e-12)
+        assert one.read(length, causal) == pytest.approx(counted, rel=1e-12)
 
     def test_short_texts_cost_no_more_than_full_attention(self):
-        budgets = Budgets.uniform([3, 3], 10**6, Kept(own=True, sinks=100, window=100, top=100))
+        budgets = Budgets.uniform([3, 3], 10**6, keeping(own=True, sinks=100, window=100, top=100))
         for causal in (False, True):
             cost = budgets.cost([1, 5, 9], causal)
             assert cost.share == pytest.approx(1.0, abs=1e-12)
@@ -99,9 +108,9 @@ class TestCost:
 
 class TestUniform:
     def test_every_head_alike(self):
-        budgets = Budgets.uniform([4, 4, 4], 8, Kept(sinks=1), tokens=20, model="m")
+        budgets = Budgets.uniform([4, 4, 4], 8, keeping(sinks=1), tokens=20, model="m")
         assert len(budgets.entries) == 12
-        assert {(one.kept, one.sampled) for one in budgets.entries} == {(Kept(sinks=1), 8)}
+        assert {(one.sampling, one.n) for one in budgets.entries} == {(keeping(sinks=1), 8)}
         assert budgets.total == pytest.approx(budgets.cost(20).keys)
         assert budgets.share == pytest.approx(budgets.cost(20).share)
         assert [one.layer for one in budgets.layer(1)] == [1] * 4
@@ -135,7 +144,10 @@ class TestFile:
         assert Budgets.load(path) == some()
         assert os.listdir() == ["budgets.json"]
         record = json.loads(path.read_text())
-        assert record["schema"] == "attnlimit.budgets/1"
+        assert record["schema"] == "attnlimit.budgets/2"
+        assert record["entries"][0]["sampling"] == {
+            "draw": "different", "kept": {"own": True, "sinks": 2, "window": 3, "top": 1}, "weight": "rest"
+        }  # fmt: skip
         assert record["total"] == pytest.approx(126.4)
 
     def test_goes_to_other_processes(self):
@@ -179,50 +191,61 @@ class TestFile:
         [
             (lambda r: r.pop("schema"), 'no "schema" field'),
             (
-                lambda r: r.update(schema="attnlimit.budgets/2"),
-                "schema is 'attnlimit.budgets/2', but this version",
+                lambda r: r.update(schema="attnlimit.budgets/1"),
+                "schema is 'attnlimit.budgets/1', but this version reads 'attnlimit.budgets/2'. Make budgets",
             ),
             (lambda r: r.pop("tokens"), "the file lacks 'tokens'"),
-            (lambda r: r.update(colour="red"), "unknown fields: colour"),
-            (lambda r: r.update(layers=0), "layers must be a whole number of at least 1, got 0"),
-            (lambda r: r.update(layers="2"), "layers must be a whole number"),
+            (lambda r: r.update(colour="red"), "colour is an unknown field"),
+            (lambda r: r.update(layers=0), "layers: input should be greater than 0, got 0"),
+            (lambda r: r.update(layers="2"), "layers: input should be a valid integer, got '2'"),
+            (lambda r: r.update(layers=1e9), "layers: input should be a valid integer, got 1000000000.0"),
             (lambda r: r.update(layers=3), "no budget for layer 2, head 0.*2 missing, 0 too many"),
+            (lambda r: r.update(layers=10**9), "no budget for layer 2, head 0.*1999999996 missing"),
             (lambda r: r.update(heads=1), "a budget for layer 0, head 1.*0 missing, 2 too many"),
-            (lambda r: r.update(model=3), "model must be str, got 3"),
-            (lambda r: r.update(causal="no"), "causal must be bool"),
-            (lambda r: r.update(scheme="with replacement"), "scheme must be 'without replacement', the only"),
-            (lambda r: r.update(versions=[]), "versions must be Mapping"),
-            (lambda r: r.update(versions={"torch": 2}), "versions must map package names to texts"),
-            (lambda r: r.update(tokens=-5), "tokens must be a whole number"),
-            (lambda r: r.update(seed=1.5), "seed must be a whole number or None"),
-            (lambda r: r.update(rel_error=0), "rel_error must be a finite number above 0"),
+            (lambda r: r.update(model=3), "model: input should be a valid string, got 3"),
+            (lambda r: r.update(causal="no"), "causal: input should be a valid boolean, got 'no'"),
+            (lambda r: r.update(versions=[]), r"versions: input should be an object, got \[\]"),
+            (
+                lambda r: r.update(versions={"torch": 2}),
+                "versions.torch: input should be a valid string, got 2",
+            ),
+            (lambda r: r.update(tokens=-5), "tokens: input should be greater than 0, got -5"),
+            (lambda r: r.update(seed=1.5), "seed: input should be a valid integer, got 1.5"),
+            (lambda r: r.update(rel_error=0), "rel_error: input should be greater than 0, got 0"),
             (lambda r: r.update(total=1.0), "total is 1.0, but the entries make 126.4"),
             (lambda r: r.update(share=None), "share is None, but the entries make 0.316"),
+            (lambda r: r.pop("share"), "share is 'missing', but the entries make 0.316"),
             (lambda r: r.update(entries={}), "entries must be a list, got dict"),
             (lambda r: r["entries"].pop(2), "no budget for layer 1, head 0"),
             (lambda r: r["entries"].append(dict(r["entries"][3])), "Layer 1, head 1 has two budgets"),
-            (lambda r: r["entries"].append(5), "an entry must be an object"),
-            (lambda r: r["entries"][0].pop("sampled"), "an entry lacks 'sampled'"),
-            (lambda r: r["entries"][0].update(extra=1), "an entry has unknown fields: extra"),
-            (lambda r: r["entries"][0].update(sampled=-1), "layer 0, head 0: sampled must be .*, got -1"),
+            (lambda r: r["entries"].append(5), "entry 4 must be an object"),
+            (lambda r: r["entries"][0].pop("n"), "entry 0 lacks 'n'"),
+            (lambda r: r["entries"][0].update(extra=1), "entry 0: extra is an unknown field"),
+            (lambda r: r["entries"][0].update(n=-1), "entry 0: n: input should be greater .* 0, got -1"),
             (
-                lambda r: r["entries"][0].update(sampled=True),
-                "sampled must be a whole number of at least 0, got True",
+                lambda r: r["entries"][0].update(n=True),
+                "entry 0: n: input should be a valid integer, got True",
             ),
-            (
-                lambda r: r["entries"][0].update(layer=-1),
-                "layer must be a whole number of at least 0, got -1",
-            ),
+            (lambda r: r["entries"][0].update(layer=-1), "layer: input should be greater than or equal to 0"),
             (
                 lambda r: r["entries"][0].update(predicted_error=-0.1),
-                "predicted_error must be a finite number",
+                "predicted_error: input should be greater",
             ),
-            (lambda r: r["entries"][0].update(effective_keys="3"), "effective_keys must be a finite number"),
-            (lambda r: r["entries"][0].update(kept=None), "layer 0, head 0: kept must be an object"),
-            (lambda r: r["entries"][0]["kept"].pop("own"), "kept lacks 'own'"),
-            (lambda r: r["entries"][0]["kept"].update(own=1), "kept.own must be true or false, got 1"),
-            (lambda r: r["entries"][0]["kept"].update(window=-3), "kept.window must be a whole number"),
-            (lambda r: r["entries"][2]["kept"].update(sinks=0), "keeps no key and samples none"),
+            (lambda r: r["entries"][0].update(keys="3"), "keys: input should be a valid number, got '3'"),
+            (lambda r: r["entries"][0].update(sampling=None), "entry 0: sampling: A sampling has the fields"),
+            (lambda r: r["entries"][0]["sampling"].update(colour=1), "A sampling has the fields"),
+            (lambda r: r["entries"][0]["sampling"].update(draw="cards"), "draw must be one of .*got 'cards'"),
+            (lambda r: r["entries"][0]["sampling"].update(draw="coins"), "models draw different keys"),
+            (
+                lambda r: r["entries"][0]["sampling"].update(weight=2),
+                "(weight must be|A sampling cannot be read)",
+            ),
+            (
+                lambda r: r["entries"][0]["sampling"]["kept"].update(own=1),
+                "(kept.own must be|A sampling cannot be read)",
+            ),
+            (lambda r: r["entries"][0]["sampling"]["kept"].update(window=-3), "kept.window must be a whole"),
+            (lambda r: r["entries"][2]["sampling"].update(kept={}), "keeps no key and samples none"),
         ],
     )
     def test_refuses_what_is_wrong_in_it(self, change, message):
@@ -241,11 +264,13 @@ class TestFile:
 
 def test_head_budgets_are_checked_when_made():
     with pytest.raises(InputError, match="nothing to attend to: sample at least one"):
-        HeadBudget(0, 0, Kept(), 0)
-    with pytest.raises(
-        InputError, match="visible_keys must be a finite number of at least 0 or None, got inf"
-    ):
+        HeadBudget(0, 0, keeping(), 0)
+    with pytest.raises(InputError, match="visible_keys: input should be a finite number, got inf"):
         HeadBudget(0, 0, visible_keys=float("inf"))
+    with pytest.raises(InputError, match="head: input should be greater than or equal to 0, got -1"):
+        HeadBudget(0, -1)
+    with pytest.raises(InputError, match=r"draws keys by coins, but models draw different keys"):
+        HeadBudget(0, 0, Sampling(draw=Coins()), 4)
 
 
 def test_short_texts_for_people():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnlimit.errors import InputError
-from attnlimit.models.analyse.analyze import analyze
+from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.judge.compare import Comparison, compare_splits
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.horizons import call_horizons, example_horizons
@@ -59,7 +59,7 @@ def test_keys_for_the_same_value_are_interpolated_over_log_keys():
 
 
 def test_splits_are_compared_on_the_same_examples(bert, articles):
-    run = analyze(bert, articles, tokens=48, passages=1, queries=2)
+    run = analyze(bert, articles, reading=Reading(tokens=48, passages=1, queries=2))
     made = compare_splits(bert, run, articles, [2, 6], policy="sampled", seeds=[0], examples=4)
     assert made.uniform.keys == pytest.approx((2, 6))
     assert made.split.keys == pytest.approx((2, 6), abs=0.02)
@@ -115,7 +115,7 @@ def test_memory_is_said_before_the_model_runs(bert, articles, monkeypatch):
 
     monkeypatch.setattr("attnlimit.models.analyse.analyze.run_backbone", stop)
     with pytest.raises(RuntimeError, match="the model ran"):
-        analyze(bert, articles, tokens=32, passages=1, queries=2, before=said.append)
+        analyze(bert, articles, reading=Reading(tokens=32, passages=1, queries=2), before=said.append)
     assert said[0].weights == sum(one.numel() * 4 for one in bert.model.parameters())
     assert str(said[0]).startswith("about 0.0")
     assert "beside the model's 0.091 GB" in str(said[0])

@@ -14,11 +14,10 @@ from attnlimit.models.judge.tasks import (
     MaskedTokens,
     Perplexity,
     Retrieval,
-    longest,
     task_for,
 )
 from attnlimit.models.see.load import Loaded, load, packaged_bert
-from attnlimit.models.see.text import Document, documents, token_windows
+from attnlimit.models.see.text import Document, documents, longest, token_windows
 
 transformers = pytest.importorskip("transformers")
 DIMS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

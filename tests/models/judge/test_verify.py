@@ -11,8 +11,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from attnlimit.designs import Different, Sampling
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import squares
@@ -21,7 +20,8 @@ from attnlimit.models.judge.downstream import downstream_curve
 from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means, estimate
 from attnlimit.models.judge.probe import measured_rows, probe
 from attnlimit.models.judge.tasks import TaskResult
-from attnlimit.models.judge.verify import Allowed, checked_seeds, compared, verify
+from attnlimit.models.judge.trial import Trial, checked_seeds
+from attnlimit.models.judge.verify import Allowed, compared, verify
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 from attnlimit.models.see.text import documents, token_windows
@@ -62,7 +62,22 @@ def _random(kind: str, config):
 
 def uniform(loaded: Loaded, n: int | None, kept: Kept | None = None) -> Budgets:
     heads = loaded.model.config.num_attention_heads
-    return Budgets.uniform([heads] * loaded.model.config.num_hidden_layers, n, kept, model=loaded.name)
+    keeping = Sampling(draw=Different(), kept=kept or Kept(), weight="rest")
+    return Budgets.uniform([heads] * loaded.model.config.num_hidden_layers, n, keeping, model=loaded.name)
+
+
+def once(
+    loaded: Loaded,
+    budgets: Budgets,
+    texts,
+    tokens: int,
+    windows: int,
+    examples: int | None,
+    seeds=(0,),
+    **more,
+):
+    trial = Trial(tokens=tokens, examples=examples, seeds=seeds)
+    return verify(loaded, budgets, texts, windows=windows, trial=trial, **more)
 
 
 def with_predictions(budgets: Budgets, predicted: torch.Tensor) -> Budgets:
@@ -146,7 +161,7 @@ def test_full_attention_has_no_error(kind, bert, gpt2, articles):
         )  # fmt: skip
         loaded = Loaded(_random(kind, config), bert.tokenizer, "tiny", "seq2seq")
         budgets = Budgets.uniform([2, 2, 2], None)  # encoder, decoder, cross
-    result = verify(loaded, budgets, articles, seeds=[0], tokens=32, windows=2, examples=3)
+    result = once(loaded, budgets, articles, 32, 2, 3)
     assert result.holds
     assert float(result.measured.max()) == 0
     assert max(one.value for one in result.hidden) < 1e-6
@@ -162,7 +177,7 @@ def test_full_attention_has_no_error(kind, bert, gpt2, articles):
 def test_windows_only_budgets_are_a_model_with_that_mask(gpt2, articles):
     """Kept keys alone leave nothing to chance: the same model under a mask of its own gives every number."""
     budgets = uniform(gpt2, 0, Kept(own=True, sinks=1, window=4))
-    result = verify(gpt2, budgets, articles, seeds=[0, 1], tokens=40, windows=3, examples=3)
+    result = once(gpt2, budgets, articles, 40, 3, 3, seeds=[0, 1])
     place = torch.arange(40)
     back = place[:, None] - place
     seen = (back >= 0) & ((back < 4) | (place < 1))
@@ -237,7 +252,7 @@ def exact_errors(loaded: Loaded, windows: torch.Tensor, n: torch.Tensor) -> torc
 
 def with_keys(budgets: Budgets, n: torch.Tensor) -> Budgets:
     drawn = zip(budgets.entries, n.flatten().tolist(), strict=True)
-    return replace(budgets, entries=tuple(replace(one, sampled=int(keys)) for one, keys in drawn))
+    return replace(budgets, entries=tuple(replace(one, n=int(keys)) for one, keys in drawn))
 
 
 @pytest.mark.parametrize("uneven", [False, True])
@@ -248,16 +263,7 @@ def test_predicted_errors_are_the_measured_ones_on_the_packaged_bert(bert, artic
     n = 1 + 53 * torch.arange(72) // 71 if uneven else torch.full((72,), 32)
     n = n[torch.randperm(72, generator=torch.Generator().manual_seed(0))].view(6, 12)
     budgets = with_predictions(with_keys(uniform(bert, 32), n), exact_errors(bert, windows, n))
-    result = verify(
-        bert,
-        budgets,
-        articles[:4],
-        seeds=range(6),
-        tokens=64,
-        windows=2,
-        examples=2,
-        allowed=Allowed(drop=1.0),
-    )
+    result = once(bert, budgets, articles[:4], 64, 2, 2, seeds=range(6), allowed=Allowed(drop=1.0))
     ratio = result.measured / result.predicted
     assert float(((ratio - 1).abs() < 0.1).double().mean()) >= 0.95
     assert abs(float(ratio.mean()) - 1) < 0.02
@@ -273,15 +279,15 @@ def test_predicted_errors_are_the_measured_ones_on_the_packaged_bert(bert, artic
 
 def test_heads_are_not_judged_without_intervals(gpt2, articles):
     budgets = with_predictions(uniform(gpt2, 2), torch.full((2, 4), 1e-3))
-    options = {"tokens": 24, "examples": 2, "allowed": Allowed(drop=99.0)}
-    once = verify(gpt2, budgets, articles, seeds=[0], windows=1, **options)
-    assert once.holds
-    assert "Heads were not judged: one window with one seed gives no intervals." in once.verdict
-    assert not verify(gpt2, budgets, articles, seeds=[0, 1], windows=2, **options).holds
+    allowed = Allowed(drop=99.0)
+    result = once(gpt2, budgets, articles, 24, 1, 2, allowed=allowed)
+    assert result.holds
+    assert "Heads were not judged: one window with one seed gives no intervals." in result.verdict
+    assert not once(gpt2, budgets, articles, 24, 2, 2, seeds=[0, 1], allowed=allowed).holds
 
 
 def test_too_few_keys_fail_on_the_task(bert, articles):
-    result = verify(bert, uniform(bert, 1), articles[:14], seeds=[0, 1], tokens=64, windows=1)
+    result = once(bert, uniform(bert, 1), articles[:14], 64, 1, None, seeds=[0, 1])
     assert result.full.value > 0.5
     assert not result.holds
     assert result.verdict.startswith("The budgets FAIL. retrieval accuracy goes from 0.")
@@ -293,7 +299,7 @@ def test_too_few_keys_fail_on_the_task(bert, articles):
 
 
 def test_an_interval_that_reaches_beyond_is_said(gpt2, articles):
-    result = verify(gpt2, uniform(gpt2, 8), articles, seeds=[0], tokens=24, windows=1, examples=2)
+    result = once(gpt2, uniform(gpt2, 8), articles, 24, 1, 2)
     between = replace(result, drop=Estimate(0.01, -0.01, 0.031))
     assert between.holds
     assert between.verdict.startswith(
@@ -308,14 +314,12 @@ def test_the_same_seeds_give_the_same_numbers_and_the_model_is_left_alone(gpt2, 
     before = gpt2.model(ids).logits
     steps: list[tuple[int, int]] = []
 
-    def once(seeds, **options):
-        return verify(
-            gpt2, uniform(gpt2, 4), articles, seeds=seeds, tokens=24, windows=2, examples=2, **options
-        ).to_dict()
+    def record(seeds, **options):
+        return once(gpt2, uniform(gpt2, 4), articles, 24, 2, 2, seeds=seeds, **options).to_dict()
 
-    first = once([0, 1], progress=lambda done, total: steps.append((done, total)))
-    assert json.dumps(first) == json.dumps(once([0, 1]))
-    assert first["task"]["sampled"] != once([2, 3])["task"]["sampled"]
+    first = record([0, 1], progress=lambda done, total: steps.append((done, total)))
+    assert json.dumps(first) == json.dumps(record([0, 1]))
+    assert first["task"]["sampled"] != record([2, 3])["task"]["sampled"]
     assert torch.equal(gpt2.model(ids).logits, before)
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
     assert steps[-1] == (400, 400)
@@ -323,9 +327,7 @@ def test_the_same_seeds_give_the_same_numbers_and_the_model_is_left_alone(gpt2, 
 
 def test_result_says_what_it_is(gpt2, articles):
     budgets = with_predictions(uniform(gpt2, 4), torch.full((2, 4), 9.0))
-    result = verify(
-        gpt2, budgets, articles, seeds=[0, 1], tokens=24, windows=2, examples=2, allowed=Allowed(drop=99.0)
-    )
+    result = once(gpt2, budgets, articles, 24, 2, 2, seeds=[0, 1], allowed=Allowed(drop=99.0))
     record = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert record["holds"] is True
     assert record["verdict"].startswith("The budgets hold: head errors are as predicted and perplexity loses")
@@ -343,17 +345,17 @@ def test_bad_input_is_refused(gpt2, bert, articles):
     with pytest.raises(InputError, match=r"budgets hold for the model they were made for"):
         verify(bert, budgets, articles)
     with pytest.raises(InputError, match=r"tokens is 128, but GPT2LMHeadModel has only 64 positions"):
-        verify(gpt2, budgets, articles, tokens=128)
+        verify(gpt2, budgets, articles, trial=Trial(tokens=128))
     for seeds in ([], [0, 0]):
         with pytest.raises(InputError, match=r"seeds must be one or several different whole numbers"):
-            verify(gpt2, budgets, articles, seeds=seeds)
+            Trial(seeds=seeds)
     for seeds in ([0.5], [True], "01", 3):
         with pytest.raises(InputError, match=r"seeds must be one or several different whole numbers"):
             checked_seeds(seeds)
     with pytest.raises(InputError, match=r"level must be a number between 0 and 1"):
-        verify(gpt2, budgets, articles, level=2.0)
+        Trial(level=2.0)
     with pytest.raises(InputError, match=r"No text is as long as 32 tokens"):
-        verify(gpt2, budgets, ["short"], tokens=32)
+        verify(gpt2, budgets, ["short"], trial=Trial(tokens=32))
     with pytest.raises(InputError, match=r"came without a tokenizer"):
         verify(Loaded(gpt2.model, None, "bare", "causal-lm"), budgets, articles)
     with pytest.raises(InputError, match=r"drop must be a finite number of at least 0, got -1\.0"):

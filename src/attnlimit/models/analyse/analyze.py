@@ -4,33 +4,72 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-import attnlimit
-from attnlimit.errors import InputError, ModelNotSupported
-from attnlimit.inputs import as_count, as_positive
-from attnlimit.models.analyse.heads import Measured
-from attnlimit.models.analyse.run import Run
-from attnlimit.models.judge.tasks import longest, positions
+from attnlimit.designs import Independent, Sampling
+from attnlimit.errors import ModelNotSupported
+from attnlimit.exact.populations import Seen
+from attnlimit.files.strict import record
+from attnlimit.inputs import as_positive
+from attnlimit.models.analyse.heads import HeadReport, Measured
+from attnlimit.models.analyse.run import Facts, Run
+from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, run_backbone
 from attnlimit.models.see.memory import Memory, estimate_memory
+from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.projection import OutputShares
-from attnlimit.models.see.text import Document, special_tokens, texts, token_windows
+from attnlimit.models.see.text import Document, longest, positions, special_tokens, texts, token_windows
 from attnlimit.numerics.threads import side_by_side
+from attnlimit.rates.horizon import top_horizon
 
 POINTS, CONTEXT_POINTS = 24, 13
 NEAR_ALL = (0.85, 0.95)
 CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
 DEFAULT_TOKENS = 512
 
-Progress = Callable[[int, int], object]
+
+@record
+class Reading:
+    """What is read of the text: `passages` passages of `tokens` tokens, and `queries` random queries of each head.
+
+    population "context": the keys a query really sees in its passage (masks respected), which is what an inference
+    budget means. "corpus": the keys of all passages pooled, as the papers plot, for models without rotary positions or
+    biases. None: 512 tokens or what the model has, 8 passages (corpus: 32).
+    """
+
+    tokens: PositiveInt | None = None
+    passages: PositiveInt | None = None
+    queries: PositiveInt = 64
+    population: Literal["context", "corpus"] = "context"
+    seed: int = 0
+
+    @property
+    def pooled(self) -> bool:
+        return self.population == "corpus"
+
+    def windows(self, loaded: Loaded, given: Sequence[str | Document] | None) -> Tensor:
+        """(passages, tokens)"""
+        tokens = self.tokens
+        if tokens is None:
+            tokens = min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS)
+        most = self.passages
+        if most is None:
+            most = CORPUS_PASSAGES if self.pooled else CONTEXT_PASSAGES
+        length = longest(loaded.model, tokens)
+        return token_windows(loaded.need_tokenizer(), texts() if given is None else given, length, most=most)
+
+
+USUAL = Reading()
 
 
 def analyze(
@@ -38,69 +77,54 @@ def analyze(
     texts_or_documents: Sequence[str | Document] | None = None,
     *,
     rel_error: float = 0.05,
-    queries: int = 64,
-    tokens: int | None = None,
-    population: str = "context",
-    passages: int | None = None,
-    seed: int = 0,
+    reading: Reading = USUAL,
     progress: Progress | None = None,
     before: Callable[[Memory], object] | None = None,
 ) -> Run:
-    """For every layer and head: horizon, effective keys, exact error curve, n(ε), slopes, and what they mean.
+    """For every layer and head: horizon, effective keys, exact error curves, keys needed, slopes, and what they mean.
 
-    `population="context"`: the keys a query really sees in its passage of `tokens` tokens (masks respected), which is
-    what an inference budget means. "corpus": the keys of all passages pooled, as the papers plot, for models without
-    rotary positions or biases. `queries` random queries a head, over `passages` passages; the text defaults to
-    Wikipedia articles. `progress` is called with (layers done, layers in all), `before` with the memory that it will
-    take, before the model runs.
+    The text defaults to Wikipedia articles. `progress` is called with (layers done, layers in all), `before` with the
+    memory that it will take, before the model runs.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
-    rel_error, queries = as_positive(rel_error, "rel_error"), as_count(queries, "queries")
-    if population not in ("context", "corpus"):
-        raise InputError(f"population must be 'context' or 'corpus', got {population!r}.")
-    tokenizer = loaded.need_tokenizer()
-    pooled = population == "corpus"
-    if pooled:
+    rel_error = as_positive(rel_error, "rel_error")
+    loaded.need_tokenizer()
+    if reading.pooled:
         _refuse_positions(loaded)
-    if tokens is None:
-        tokens = min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS)
-    if passages is None:
-        passages = CORPUS_PASSAGES if pooled else CONTEXT_PASSAGES
-    length = longest(loaded.model, tokens)
-    given = texts() if texts_or_documents is None else texts_or_documents
-    windows = token_windows(tokenizer, given, length, most=passages)
-    plan = _Plan(loaded, windows, queries, pooled, seed)
+    windows = reading.windows(loaded, texts_or_documents)
+    plan = _Plan(loaded, windows, reading)
     memory = plan.memory()
     if before is not None:
         before(memory)
     work = _Work(plan, progress)
-    batches = [windows] if pooled else list(windows.split(1))
+    batches = [windows] if reading.pooled else list(windows.split(1))
     looking = work.outputs.attached(loaded.model)
     with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
         for index, batch in enumerate(batches):
             work.batch = index
             work.total = len(batches) * len(observed.layers)
             run_backbone(loaded, input_ids=batch.to(loaded.model.device))
-    facts = {
-        "model": _short(loaded.name),
-        "kind": loaded.kind,
-        "population": population,
-        "tokens": length,
-        "passages": len(windows),
-        "queries": len(plan.places),
-        "rel_error": rel_error,
-        "seed": seed,
-        "causal": work.causal,
-        "memory": memory.peak,
-        "versions": {
-            "attnlimit": attnlimit.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "method": f"Laplace quadrature, n {'independent' if pooled else 'different'} keys, no Monte Carlo; relative to "
-        "the rms of the head's outputs",
-    }
-    return Run(facts, tuple(work.reports(rel_error)))
+    return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()))
+
+
+def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
+    reading, (passages, tokens) = plan.reading, plan.windows.shape
+    return Facts(
+        model=_short(plan.loaded.name),
+        kind=plan.loaded.kind,
+        population=reading.population,
+        tokens=tokens,
+        passages=passages,
+        queries=len(plan.places),
+        rel_error=rel_error,
+        seed=reading.seed,
+        causal=work.causal,
+        dtype=str(next(plan.loaded.model.parameters()).dtype).removeprefix("torch."),
+        memory=memory.peak,
+        versions=_versions(),
+        method=f"Laplace quadrature, n {'independent' if reading.pooled else 'different'} keys, no Monte Carlo; relative "
+        "to the rms of the head's outputs",
+    )
 
 
 @dataclass
@@ -109,42 +133,54 @@ class _Plan:
 
     loaded: Loaded
     windows: Tensor
-    queries: int
-    pooled: bool
-    seed: int
+    reading: Reading
     places: list[tuple[int, int]] = field(default_factory=list)
     real: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __post_init__(self) -> None:
-        g = torch.Generator().manual_seed(self.seed)
+        g = torch.Generator().manual_seed(self.reading.seed)
         count, length = self.windows.shape
         before, after = special_tokens(self.loaded.tokenizer)
         self.real = torch.ones(length, dtype=torch.bool)
         self.real[: len(before)] = False
         self.real[length - len(after) :] = False
         # the second half of the passage: there a causal query has a context worth sampling
-        start = len(before) if self.pooled else max(len(before), length // 2)
+        start = len(before) if self.reading.pooled else max(len(before), length // 2)
         stop = length - len(after)
         rows = [torch.randperm(stop - start, generator=g) + start for _ in range(count)]
-        for k in range(self.queries):
+        for k in range(self.reading.queries):
             if k // count < len(rows[k % count]):
                 self.places.append((k % count, int(rows[k % count][k // count])))
 
     def memory(self) -> Memory:
         count, length = self.windows.shape
-        at_once = count * length if self.pooled else length
-        queries = len(self.places) if self.pooled else -(-len(self.places) // count)
-        points = POINTS if self.pooled else CONTEXT_POINTS
+        pooled = self.reading.pooled
+        at_once = count * length if pooled else length
+        queries = len(self.places) if pooled else -(-len(self.places) // count)
+        points = POINTS if pooled else CONTEXT_POINTS
         return estimate_memory(
             self.loaded.model, tokens=at_once, keys=at_once, queries=queries, points=points
         )
+
+    def measured(self, keys: int, cross: bool) -> Measured:
+        """Nothing of a head yet: the grid of n, and the ways to sample its keys."""
+        points = POINTS if self.reading.pooled else CONTEXT_POINTS
+        grid = {round(keys ** (i / (points - 1))) for i in range(points)}
+        if self.reading.pooled:
+            kept = KEEPING.kept.without(place=True, order=True)
+            drawn = [Sampling(draw=Independent(), weight="rest")]
+            drawn.append(replace(drawn[0], kept=kept))
+        else:  # the error vanishes with the last keys
+            grid |= {round(share * keys) for share in NEAR_ALL if share * keys > 8}
+            drawn = [RANDOM, replace(KEEPING, kept=KEEPING.kept.without(place=cross))]
+        return Measured(tuple(sorted(grid)), tuple(drawn))
 
 
 class _Work:
     """Measures every head of every call, layer by layer; only the running layer's q, k, v exist."""
 
     def __init__(self, plan: _Plan, progress: Progress | None) -> None:
-        self.plan, self.progress = plan, progress
+        self.plan, self.progress, self.pooled = plan, progress, plan.reading.pooled
         self.batch, self.total, self.done = 0, 0, 0
         self.causal = False
         self.measured: dict[tuple[int, int], Measured] = {}
@@ -162,9 +198,7 @@ class _Work:
             self.progress(self.done, self.total)
         out = call.output().contiguous()
         places = [
-            (p if self.plan.pooled else 0, row)
-            for p, row in self.plan.places
-            if self.plan.pooled or p == self.batch
+            (p if self.pooled else 0, row) for p, row in self.plan.places if self.pooled or p == self.batch
         ]
         self.outputs.expect(call.layer, out, torch.tensor(places, device=out.device).view(-1, 2))
         return out
@@ -174,15 +208,17 @@ class _Work:
         k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
         q, real = call.query[:, head].float(), self.plan.real.to(call.query.device)
         self.moments.setdefault(key, _Moments()).add(q[:, real], k[:, real], call.scale)
-        if self.plan.pooled:
+        if self.pooled:
             self._pooled(key, call, q, k[:, real], v[:, real])
             return
         rows = torch.tensor([row for place, row in self.plan.places if place == self.batch], device=q.device)
         if len(rows):
-            sink = None if call.sink is None else call.sink[head].float()
+            sink = None if call.sink is None else call.sink[head].float().expand(len(rows))
             scores = call.scores(0, head, rows)
+            hidden = scores == -torch.inf
             own = None if call.own_key is None else rows + call.own_key
-            self._measured(key, scores.shape[1]).add(scores, v[0], own, sink)
+            seen = Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink)
+            self._measured(key, scores.shape[1]).add(seen, own)
 
     def _pooled(self, key: tuple[int, int], call: Call, q: Tensor, k: Tensor, v: Tensor) -> None:
         if call.bias is not None or call.softcap is not None or call.sink is not None:
@@ -193,26 +229,21 @@ class _Work:
         places = torch.tensor(self.plan.places, device=q.device)
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         scores = call.scale * q[places[:, 0], places[:, 1]] @ keys.T
-        self._measured(key, len(keys)).add(scores, values, None, None, ordered=False)
+        self._measured(key, len(keys)).add(Seen(scores, values), None, ordered=False)
 
     def _measured(self, key: tuple[int, int], keys: int) -> Measured:
         if key not in self.measured:
-            points = POINTS if self.plan.pooled else CONTEXT_POINTS
-            grid = {round(keys ** (i / (points - 1))) for i in range(points)}
-            if not self.plan.pooled:  # the error vanishes with the last keys
-                grid |= {round(share * keys) for share in NEAR_ALL if share * keys > 8}
-            self.measured[key] = Measured(tuple(sorted(grid)), different=not self.plan.pooled)
+            self.measured[key] = self.plan.measured(keys, self.cross[key[0]])
         return self.measured[key]
 
-    def reports(self, rel_error: float) -> list[Any]:
+    def reports(self) -> list[HeadReport]:
         return [
             one.report(
                 layer,
                 head,
                 self.names[layer],
-                self.moments[layer, head].horizon(),
-                rel_error,
                 self.cross[layer],
+                self.moments[layer, head].horizon(),
                 self.outputs.share(layer, head),
             )
             for (layer, head), one in sorted(self.measured.items())
@@ -238,7 +269,15 @@ class _Moments:
         n = self.count
         q, qq, k, kk = self.sums
         cov_q, cov_k = qq / n - torch.outer(q, q) / n**2, kk / n - torch.outer(k, k) / n**2
-        return self.scale * float(torch.linalg.eigvals(cov_q @ cov_k).real.max().clamp_min(0).sqrt())
+        return float(top_horizon(cov_q, cov_k, self.scale))
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("attnlimit", "torch", "transformers"):
+        with suppress(PackageNotFoundError):  # run from its folder
+            found[name] = version(name)
+    return found
 
 
 def _short(name: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs.kept import Kept, top_keys
 from attnlimit.models.attend.draws import Stream, first_of_order
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
@@ -26,18 +26,14 @@ Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor]
 """Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m)."""
 
 
-def dense_blocks(
-    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], importance: bool
-) -> Iterator[Block]:
+def dense_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Block after block of the queries."""
     layer = _Layer(call, budgets, streams)
     for rows in blocks_of(call, call.heads):
-        yield rows, *layer.block(rows, importance)
+        yield rows, *layer.block(rows)
 
 
-def full_blocks(
-    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], importance: bool
-) -> Iterator[Block]:
+def full_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Heads that attend to everything: only counted."""
     for rows in blocks_of(call, 1):
         seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
@@ -62,15 +58,11 @@ def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]
 
 def placed_keys(call: Call, kept: Kept, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ keys"]:
     """Keys that are kept for their place, seen or not. Sinks are the first real tokens of the text."""
-    keys = torch.arange(call.key.shape[2], device=rows.device)
     first = torch.tensor([_first_token(call, batch) for batch in range(len(call.query))])
     first = first.to(rows.device)[:, None, None]
-    found = (keys >= first) & (keys < first + kept.sinks)
-    window = max(kept.window, int(kept.own))
-    if call.own_key is not None and window:
-        back = (rows + call.own_key)[:, None] - keys
-        found = found | ((back >= 0) & (back < window))
-    return found
+    if call.own_key is None:
+        return kept.without(place=True).by_place(call.key.shape[2], None, first)
+    return kept.by_place(call.key.shape[2], rows + call.own_key, first)
 
 
 class _Layer:
@@ -79,7 +71,9 @@ class _Layer:
     def __init__(self, call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> None:
         self.call, self.budgets, self.streams = call, budgets, streams
         device = call.query.device
-        self.n = torch.tensor([one.sampled or 0 for one in budgets], device=device)[:, None, None]
+        self.n = torch.tensor([one.n or 0 for one in budgets], device=device)[:, None, None]
+        rest = [one.sampling.weight == "rest" for one in budgets]
+        self.rest = torch.tensor(rest, device=device)[:, None, None]
         self.order = torch.stack([torch.stack([one.order for one in row]) for row in streams])[:, :, None]
         self.order = self.order.to(device)
         self.start: Tensor | None = None
@@ -88,7 +82,7 @@ class _Layer:
             self.start = torch.stack(starts)[..., None].to(device)
 
     def block(
-        self, rows: Int[Tensor, " m"], importance: bool
+        self, rows: Int[Tensor, " m"]
     ) -> tuple[Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"]]:
         """Outputs, distinct keys attended to, and keys seen, of some queries."""
         seen = seen_keys(self.call, rows)
@@ -100,7 +94,7 @@ class _Layer:
         taken = first_of_order(rest, self.order, self.n, start)
         added = torch.full_like(taken, -torch.inf, dtype=torch.float32)
         added.masked_fill_(kept, 0.0)
-        stands_for = (left / drawn.clamp_min(1)).log() if importance else torch.zeros_like(drawn).float()
+        stands_for = (left / drawn.clamp_min(1)).log().where(self.rest, 0.0)
         added = torch.where(taken, stands_for.float(), added)
         shape = (len(added), len(self.budgets), len(rows))
         distinct = (kept.sum(-1) + drawn[..., 0]).expand(shape)
@@ -108,7 +102,7 @@ class _Layer:
 
     def kept(self, rows: Int[Tensor, " m"], seen: Tensor) -> Bool[Tensor, "_ _ _ keys"]:
         """Keys that are kept, seen or not."""
-        by_place = [replace(one.kept, top=0) for one in self.budgets]
+        by_place = [replace(one.sampling.kept, top=0) for one in self.budgets]
         kinds = list(dict.fromkeys(by_place))
         parts = [placed_keys(self.call, kind, rows) for kind in kinds]
         if len(kinds) == 1:
@@ -116,7 +110,7 @@ class _Layer:
         else:
             parts = [part.expand(len(seen), max(p.shape[1] for p in parts), -1) for part in parts]
             found = torch.stack(parts, 1)[:, [kinds.index(kind) for kind in by_place]]
-        tops = [one.kept.top for one in self.budgets]
+        tops = [one.sampling.kept.top for one in self.budgets]
         return found | self._top(rows, seen, tops) if any(tops) else found
 
     def _top(self, rows: Tensor, seen: Tensor, tops: list[int]) -> Bool[Tensor, "_ _ _ keys"]:
@@ -124,8 +118,7 @@ class _Layer:
         found = torch.zeros_like(scores, dtype=torch.bool)
         for top in sorted(set(tops) - {0}):
             heads = [head for head, wanted in enumerate(tops) if wanted == top]
-            best = scores[:, heads].topk(min(top, scores.shape[-1]), dim=-1).indices
-            found[:, heads] = found[:, heads].scatter(-1, best, True)
+            found[:, heads] = top_keys(scores[:, heads], top)
         return found
 
 

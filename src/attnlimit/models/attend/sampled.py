@@ -1,11 +1,12 @@
 """A model that attends to its budgets' keys only.
 
-For query i of a head with budget (kept set S_i, n), J the keys drawn from the rest of what it sees (R_i keys):
+For query i of a head with a budget (a sampling with its n), S_i the keys it keeps and J those drawn from the rest of what
+it sees (R_i keys):
 
     out_i = ( Σ_{j∈S_i} e^{s_ij} v_j + c Σ_{j∈J} e^{s_ij} v_j ) / ( Σ_{j∈S_i} e^{s_ij} + c Σ_{j∈J} e^{s_ij} )
 
-with c = R_i/n (importance: the drawn keys stand for the whole rest) or c = 1, and s the model's own scores: scaled,
-capped, biased; a sink adds to the denominator alone. This is what attnlimit.exact gives the mean square error of.
+with c = R_i/n where drawn keys weigh for all the rest and c = 1 where they are plain, and s the model's own scores:
+scaled, capped, biased; a sink adds to the denominator alone. This is what attnlimit.exact gives the mean square error of.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Attended:
             return "Attended(nothing yet)"
         return f"Attended({float(self.keys_per_query.mean()):.4g} keys per query and head, {100 * self.share:.3g} %)"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         parts = {name: getattr(self, name).tolist() for name in ("keys", "seen", "queries")}
         return {**parts, "share": self.share}
 
@@ -69,7 +70,6 @@ def sampled_attention(
     *,
     generator: torch.Generator | int = 0,
     per_query: bool = True,
-    importance: bool = True,
 ) -> Iterator[Attended]:
     """Inside the block every head of the model attends to its budget's keys only; afterwards the model is as it was.
 
@@ -91,14 +91,8 @@ def sampled_attention(
                 f"Layer {call.layer} ({call.name}) has {call.heads} heads, but the budgets are for {budgets.layers} "
                 f"layers of {budgets.heads} heads: budgets hold for the model they were made for."
             )
-        return sampled_output(
-            call,
-            budgets.layer(call.layer),
-            source,
-            per_query=per_query,
-            importance=importance,
-            attended=attended,
-        )
+        chosen = budgets.layer(call.layer)
+        return sampled_output(call, chosen, source, per_query=per_query, attended=attended)
 
     with observe(model, attend) as observed:
         attended.forward_calls = observed.calls
@@ -111,7 +105,6 @@ def sampled_output(
     generator: torch.Generator | int,
     *,
     per_query: bool = True,
-    importance: bool = True,
     attended: Attended | None = None,
 ) -> Tensor:
     """(B, Lq, Hq, dv): the output of one call under the heads' budgets. Full heads are the model's own.
@@ -123,9 +116,9 @@ def sampled_output(
     size, heads, length, _ = call.query.shape
     keys = call.key.shape[2]
     seeds = torch.randint(2**62, (size, heads), generator=as_generator(generator)).tolist()
-    full = [head for head, one in enumerate(budgets) if one.sampled is None]
+    full = [head for head, one in enumerate(budgets) if one.n is None]
     # draws of each query's own and keys kept for their score need all keys anyway
-    few = [h for h, one in enumerate(budgets) if h not in full and not (per_query or one.kept.top)]
+    few = [h for h, one in enumerate(budgets) if h not in full and not (per_query or one.sampling.kept.top)]
     few = few if keys > DENSE_KEYS else []
     rest = [head for head in range(heads) if head not in full and head not in few]
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
@@ -137,7 +130,7 @@ def sampled_output(
         starts = length if per_query else None
         streams = [[Stream(row[head], keys, starts) for head in some if some is not full] for row in seeds]
         chosen = [budgets[head] for head in some]
-        for rows, answer, distinct, seen in blocks(call.only(some), chosen, streams, importance):
+        for rows, answer, distinct, seen in blocks(call.only(some), chosen, streams):
             if answer is not None:
                 for place, head in enumerate(some):
                     out[:, rows, head] = answer[:, place]
@@ -152,7 +145,7 @@ def _refuse_nothing(call: Call, budgets: Sequence[HeadBudget], distinct: Tensor,
     if call.sink is None and bool(nothing.any()):
         one = budgets[int(nothing.nonzero()[0, 1])]
         raise InputError(
-            f"Layer {one.layer}, head {one.head}: a query sees none of its kept keys ({one.kept}) and samples none, "
+            f"Layer {one.layer}, head {one.head}: a query sees none of its kept keys ({one.sampling.kept}) and samples none, "
             "so there is nothing to attend to. Sample at least one key."
         )
 

@@ -11,16 +11,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Kept, Sampling
 from attnlimit.models.attend.dense import Block, blocks_of, placed_keys, seen_keys
 from attnlimit.models.attend.draws import Stream, few_of_order
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 
 
-def sparse_blocks(
-    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], importance: bool
-) -> Iterator[Block]:
+def sparse_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Block after block of the queries."""
     for rows in blocks_of(call, 1):
         seen = seen_keys(call, rows).expand(len(call.query), -1, len(rows), -1)
@@ -30,11 +28,12 @@ def sparse_blocks(
             known: dict[tuple[int, Kept], _Sets] = {}
             for head, (one, stream) in enumerate(zip(budgets, row, strict=True)):
                 which = 0 if seen.shape[1] == 1 else head
-                if (which, one.kept) not in known:
-                    kept = placed_keys(call, one.kept, rows).expand(len(seen), len(rows), -1)[batch]
-                    known[which, one.kept] = _Sets(seen[batch, which], kept & seen[batch, which])
-                sets = known[which, one.kept]
-                columns, weights = sets.weights(stream.order.to(rows.device), one.sampled or 0, importance)
+                always = one.sampling.kept
+                if (which, always) not in known:
+                    kept = placed_keys(call, always, rows).expand(len(seen), len(rows), -1)[batch]
+                    known[which, always] = _Sets(seen[batch, which], kept & seen[batch, which])
+                sets = known[which, always]
+                columns, weights = sets.weights(stream.order.to(rows.device), one.n or 0, one.sampling)
                 distinct[batch, head] = (weights > 0).sum(1)
                 answer[batch, head] = _average(call, batch, head, rows, columns, weights)
         yield rows, answer, distinct, seen.sum(-1)
@@ -47,13 +46,13 @@ class _Sets:
         self.columns = kept.any(0).nonzero()[:, 0]
         self.kept, self.rest = kept[:, self.columns], seen & ~kept
 
-    def weights(self, order: Tensor, n: int, importance: bool) -> tuple[Tensor, Float[Tensor, "m columns"]]:
+    def weights(self, order: Tensor, n: int, sampling: Sampling) -> tuple[Tensor, Float[Tensor, "m columns"]]:
         """Places among the keys, and what each query multiplies their weight by: 1 if kept, R/n if drawn."""
         if n == 0:
             return self.columns, self.kept.float()
         columns, taken = few_of_order(self.rest, order, n)
-        left = self.rest.sum(1, keepdim=True)
-        stands_for = left / left.clamp(1, n) if importance else torch.ones_like(left)
+        left = self.rest.sum(1, keepdim=True).float()
+        stands_for = sampling.stands_for(left, torch.full_like(left[:1], n))
         return torch.cat([self.columns, columns]), torch.cat([self.kept.float(), taken * stands_for], 1)
 
 

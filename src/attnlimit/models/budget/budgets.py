@@ -1,65 +1,66 @@
-"""How many keys each head of a model attends to: made by an analysis, used by sampled attention."""
+"""How many keys each head of a model attends to: made by an analysis, used by sampled attention.
+
+The file is JSON, schema "attnlimit.budgets/2": every field of `Budgets` is there and no others, numbers are finite, null
+only where None may be; `total` and `share` are there for readers, and must be what the entries make.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Different, Sampling
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
+from attnlimit.files.strict import OwnRecord, from_record, read_record, record, to_record, with_schema
 from attnlimit.inputs import Array, as_count, as_counts
-from attnlimit.models.budget import budgets_file
+from attnlimit.models.budget.needed import RANDOM
+from attnlimit.models.see.layers import attention_layers
 
-MEASURED = ("predicted_error", "effective_keys", "visible_keys")
+SCHEMA = "attnlimit.budgets/2"
+REMEDY = "Make budgets with attnlimit budget."
 
 
-@dataclass(frozen=True)
+@record
 class HeadBudget:
-    """What one head attends to: the `kept` keys, and `sampled` more drawn from the others that the query sees."""
+    """A sampling with an n: what one head attends to."""
 
-    layer: int
-    head: int
-    kept: Kept = field(default_factory=Kept)
-    sampled: int | None = None
-    """0: only the kept keys; None: full attention."""
-    predicted_error: float | None = None
+    layer: NonNegativeInt
+    head: NonNegativeInt
+    sampling: Annotated[Sampling, OwnRecord] = RANDOM
+    n: NonNegativeInt | None = None
+    """Keys drawn besides the kept ones; 0: only those; None: full attention."""
+    predicted_error: NonNegativeFloat | None = None
     """Relative rms error of the head's output."""
-    effective_keys: float | None = None
-    """Distinct keys really attended to, mean over the analysed queries."""
-    visible_keys: float | None = None
-    """Keys that full attention would attend to, mean over the same queries."""
+    keys: NonNegativeFloat | None = None
+    """Keys that a query reads, kept and drawn, mean over the analysed queries."""
+    visible_keys: NonNegativeFloat | None = None
+    """Keys that full attention would read, mean over the same queries."""
 
     def __post_init__(self) -> None:
-        where = _check_numbers(vars(self))
-        if self.sampled == 0 and self.kept == Kept():
+        where = f"Budget of layer {self.layer}, head {self.head}"
+        if not isinstance(self.sampling.draw, Different):
+            raise InputError(
+                f"{where} draws {self.sampling.draw.words}, but models draw different keys: use draw=Different()."
+            )
+        if self.n == 0 and not self.sampling.kept:
             raise InputError(
                 f"{where} keeps no key and samples none, so there is nothing to attend to: sample at least one."
             )
 
-    def distinct(self, length: int, causal: bool) -> float:
-        """Keys per query, mean over the queries of a text of `length` tokens.
-
-        A query that sees s keys keeps k of them and draws from the other R = s − k, so it reads k + min(n, R). Keys
-        kept for their score are counted as if none were kept for another reason too.
-        """
-        position = np.arange(length)
-        seen = position + 1 if causal else np.full(length, length)
-        if self.sampled is None:
-            return float(seen.mean())
-        window = max(self.kept.window, int(self.kept.own))
-        sinks = np.minimum(self.kept.sinks, seen)
-        first = np.maximum(position - window + 1, 0)
-        both = np.clip(np.minimum(sinks, position + 1) - first, 0, None) if window else 0
-        near = np.minimum(window, position + 1)
-        kept = np.minimum(sinks + near - both + self.kept.top, seen)
-        rest = np.maximum(seen - kept, 0)
-        return float((kept + np.minimum(self.sampled, rest)).mean())
+    def read(self, length: int, causal: bool) -> float:
+        """Keys that a query reads, mean over those of a text of `length` tokens."""
+        position = torch.arange(length)
+        seen = position + 1 if causal else torch.full((length,), length)
+        keys = seen if self.n is None else self.sampling.keys(self.n, position, seen)
+        return float(keys.double().mean())
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Cost:
     """Keys attended to per query, against full attention, on texts of given lengths."""
 
     keys: float
-    """Distinct keys per query, summed over the heads."""
+    """Keys per query, summed over the heads."""
     full: float
     """The same for full attention."""
     per_head: tuple[float, ...]
@@ -77,16 +78,17 @@ class Cost:
     def share(self) -> float:
         return self.keys / self.full
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"keys": self.keys, "full": self.full, "share": self.share, "per_head": list(self.per_head)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Budgets:
     """A budget for every layer and head of one model.
 
-    >>> from attnlimit.designs.kept import Kept
-    >>> budgets = Budgets.uniform([4, 4], 32, Kept(own=True), tokens=128)
+    >>> from attnlimit.designs import Different, Kept, Sampling
+    >>> own = Sampling(draw=Different(), kept=Kept(own=True), weight="rest")
+    >>> budgets = Budgets.uniform([4, 4], 32, own, tokens=128)
     >>> budgets
     Budgets(2 layers × 4 heads, 32 sampled keys each, 33 keys per query and head, 25.8 % of full attention)
     >>> round(budgets.cost([16, 64], causal=False).share, 3)  # 16 keys at most on the short one
@@ -94,62 +96,61 @@ class Budgets:
     """
 
     model: str
-    layers: int
-    heads: int
+    layers: PositiveInt
+    heads: PositiveInt
     entries: tuple[HeadBudget, ...]
     """Sorted by layer, then head."""
-    rel_error: float | None = None
+    rel_error: PositiveFloat | None = None
+    """Error asked for in every head."""
     policy: str = ""
-    scheme: str = budgets_file.SCHEME
-    """How the sampled keys are drawn, which is what the errors are predicted for."""
-    tokens: int | None = None
-    """Context length the budgets were made for."""
+    """In words, how the budgets were chosen."""
+    tokens: PositiveInt | None = None
+    """Context length they were made for."""
     causal: bool = False
+    """Whether a query sees only keys up to its own position."""
     seed: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the analysis."""
+    versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_header(vars(self))
         entries = tuple(sorted(self.entries, key=lambda one: (one.layer, one.head)))
         _check_grid(entries, self.layers, self.heads)
         object.__setattr__(self, "entries", entries)
-        object.__setattr__(self, "versions", dict(self.versions))
 
     @classmethod
     def uniform(
         cls,
         infos: Iterable[Any],
         n: int | None,
-        kept: Kept | None = None,
+        sampling: Sampling = RANDOM,
         *,
         model: str = "",
         tokens: int | None = None,
         causal: bool = False,
     ) -> Budgets:
-        """The same for every head: n sampled keys (None: full attention) besides those kept. `infos` are the model's
-        layers, as attention_layers(model) gives them (or just their numbers of heads). With `tokens` the effective
-        keys are those expected for one text of that length."""
+        """The same for every head: n keys drawn (None: full attention) besides those kept. `infos` are the model's
+        layers, as attention_layers(model) gives them (or just their numbers of heads). With `tokens` the keys are those
+        of one text of that length."""
         counts = _heads(infos)
         if len(set(counts)) != 1 or counts[0] < 1:
             raise InputError(
                 f"Budgets need the same number of heads, at least 1, in every layer, got {counts}."
             )
-        one = HeadBudget(0, 0, Kept() if kept is None else kept, n)
-        keys = None if tokens is None else one.distinct(as_count(tokens, "tokens"), causal)
-        full = None if tokens is None else HeadBudget(0, 0).distinct(tokens, causal)
-        entries = tuple(
-            HeadBudget(layer, head, one.kept, n, None, keys, full)
-            for layer in range(len(counts))
-            for head in range(counts[0])
+        known = None if tokens is None else as_count(tokens, "tokens")
+        keys, full = (
+            None if known is None else HeadBudget(0, 0, sampling, m).read(known, causal) for m in (n, None)
         )
-        policy = "uniform: the same number of sampled keys for every head"
         return cls(
             model=model,
             layers=len(counts),
             heads=counts[0],
-            entries=entries,
-            policy=policy,
-            tokens=tokens,
+            entries=tuple(
+                HeadBudget(layer, head, sampling, n, None, keys, full)
+                for layer in range(len(counts))
+                for head in range(counts[0])
+            ),
+            policy="uniform: the same number of sampled keys for every head",
+            tokens=known,
             causal=causal,
         )
 
@@ -159,15 +160,14 @@ class Budgets:
 
     @property
     def total(self) -> float | None:
-        """Distinct keys per query, summed over heads, on the analysed text (None: not measured)."""
-        keys = [one.effective_keys for one in self.entries if one.effective_keys is not None]
-        return sum(keys) if len(keys) == len(self.entries) else None
+        """Keys that a query reads, summed over heads, on the analysed text (None: not measured)."""
+        return _sum(one.keys for one in self.entries)
 
     @property
     def share(self) -> float | None:
         """`total` over the same sum for full attention on the analysed text (None: not measured)."""
-        full = [one.visible_keys for one in self.entries if one.visible_keys is not None]
-        return None if self.total is None or len(full) < len(self.entries) else self.total / sum(full)
+        full = _sum(one.visible_keys for one in self.entries)
+        return None if self.total is None or full is None else self.total / full
 
     def cost(self, lengths: Array, causal: bool | None = None) -> Cost:
         """Expected keys attended to on texts of the given lengths (tokens), whatever length the budgets were made for:
@@ -178,11 +178,11 @@ class Budgets:
         share = sizes * times / (sizes * times).sum()
 
         def mean(one: HeadBudget) -> float:
-            return float(share @ [one.distinct(int(size), causal) for size in sizes])
+            return float(share @ [one.read(int(size), causal) for size in sizes])
 
-        kinds = {(one.kept, one.sampled): one for one in self.entries}
+        kinds = {(one.sampling, one.n): one for one in self.entries}
         known = {kind: mean(one) for kind, one in kinds.items()}
-        each = tuple(known[one.kept, one.sampled] for one in self.entries)
+        each = tuple(known[one.sampling, one.n] for one in self.entries)
         return Cost(sum(each), mean(HeadBudget(0, 0)) * len(each), each)
 
     def check_fits(self, model: Any) -> None:
@@ -197,44 +197,35 @@ class Budgets:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and text: what the file holds."""
-        header = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "entries"}
-        header["versions"] = dict(self.versions)
-        entries = [asdict(one) for one in self.entries]
-        return {
-            "schema": budgets_file.SCHEMA,
-            **header,
-            "total": self.total,
-            "share": self.share,
-            "entries": entries,
-        }
+        return {"schema": SCHEMA, **to_record(self), "total": self.total, "share": self.share}
 
     def save(self, path: str | Path) -> Path:
-        """Write the JSON file (schema in attnlimit.models.budget.budgets_file) whole or not at all."""
+        """Write the JSON file whole or not at all."""
         return write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Budgets:
-        """Read a file that `save` wrote; anything missing, unknown or out of range is refused."""
-        return budgets_file.read(path, cls.from_dict)
+        """Read a file that `save` wrote; anything missing, unknown, out of range or edited is refused."""
+        return read_record(Path(path), SCHEMA, cls._read, "budgets file", REMEDY)
 
     @classmethod
-    def from_dict(cls, record: object) -> Budgets:
+    def from_dict(cls, given: object) -> Budgets:
         """From what `to_dict` gives, checked strictly."""
-        names = [one.name for one in fields(cls)]
-        header = budgets_file.checked(record, [*names, "total", "share"])
-        _check_header(header)
-        entries = tuple(_entry(one) for one in header["entries"])
-        budgets = cls(**{**{name: header[name] for name in names}, "entries": entries})
+        return cls._read(with_schema(given, SCHEMA, REMEDY))
+
+    @classmethod
+    def _read(cls, given: dict[str, Any]) -> Budgets:
+        derived = {name: given.pop(name) for name in ("total", "share") if name in given}
+        budgets = from_record(cls, given, "the file", entries=(HeadBudget, "entry"))
         for name in ("total", "share"):
-            stored, derived = header[name], getattr(budgets, name)
-            if not _agree(stored, derived):
+            if (stored := derived.get(name, "missing")) != getattr(budgets, name):
                 raise InputError(
-                    f"{name} is {stored!r}, but the entries make {derived!r}: the file was edited."
+                    f"{name} is {stored!r}, but the entries make {getattr(budgets, name)!r}: the file was edited."
                 )
         return budgets
 
     def __repr__(self) -> str:
-        kinds = {one.sampled for one in self.entries}
+        kinds = {one.n for one in self.entries}
         drawn = "full attention" if kinds == {None} else f"{_range(kinds)} sampled keys each"
         text = f"Budgets({self.layers} layers × {self.heads} heads, {drawn}"
         if self.total is not None:
@@ -244,74 +235,33 @@ class Budgets:
         return text + ")"
 
 
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < float("inf")
-
-
-def _check_numbers(facts: Mapping[str, Any]) -> str:
-    where = f"Budget of layer {facts['layer']!r}, head {facts['head']!r}"
-    for name in ("layer", "head", "sampled"):
-        value = facts[name]
-        if value is None and name == "sampled":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{where}: {name} must be a whole number of at least 0, got {value!r}.")
-    for name in MEASURED:
-        if facts[name] is not None and not _is_number(facts[name]):
-            raise InputError(
-                f"{where}: {name} must be a finite number of at least 0 or None, got {facts[name]!r}."
-            )
-    return where
-
-
-def _check_header(facts: Mapping[str, Any]) -> None:
-    as_count(facts["layers"], "layers")
-    as_count(facts["heads"], "heads")
-    for name, kind in (
-        ("model", str),
-        ("policy", str),
-        ("scheme", str),
-        ("causal", bool),
-        ("versions", Mapping),
-    ):
-        if not isinstance(facts[name], kind):
-            raise InputError(f"{name} must be {kind.__name__}, got {facts[name]!r}.")
-    if not all(isinstance(part, str) for pair in facts["versions"].items() for part in pair):
-        raise InputError(f"versions must map package names to texts, got {facts['versions']!r}.")
-    if facts["scheme"] != budgets_file.SCHEME:
-        raise InputError(
-            f"scheme must be {budgets_file.SCHEME!r}, the only way in which keys are drawn here, got {facts['scheme']!r}."
-        )
-    if facts["tokens"] is not None:
-        as_count(facts["tokens"], "tokens")
-    if facts["seed"] is not None and (isinstance(facts["seed"], bool) or not isinstance(facts["seed"], int)):
-        raise InputError(f"seed must be a whole number or None, got {facts['seed']!r}.")
-    if facts["rel_error"] is not None and not (_is_number(facts["rel_error"]) and facts["rel_error"] > 0):
-        raise InputError(f"rel_error must be a finite number above 0 or None, got {facts['rel_error']!r}.")
+def _sum(values: Iterable[float | None]) -> float | None:
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if len(known) == len(listed) else None
 
 
 def _check_grid(entries: tuple[HeadBudget, ...], layers: int, heads: int) -> None:
     places = [(one.layer, one.head) for one in entries]
-    wanted = {(layer, head) for layer in range(layers) for head in range(heads)}
-    if len(set(places)) < len(places):
-        twice = next(place for place, after in pairwise(places) if place == after)
-        raise InputError(f"Layer {twice[0]}, head {twice[1]} has two budgets: there must be one per head.")
-    missing, foreign = sorted(wanted - set(places)), sorted(set(places) - wanted)
-    if missing or foreign:
-        what, (layer, head) = ("no budget for", missing[0]) if missing else ("a budget for", foreign[0])
+    for (layer, head), same in groupby(places):
+        if len(list(same)) > 1:
+            raise InputError(f"Layer {layer}, head {head} has two budgets: there must be one per head.")
+    foreign = [place for place in places if place[0] >= layers or place[1] >= heads]
+    lacking = layers * heads - len(places) + len(foreign)
+    if lacking or foreign:
+        known = set(places)
+        missing = ((k, h) for k in range(layers) for h in range(heads) if (k, h) not in known)
+        what, (layer, head) = ("no budget for", next(missing)) if lacking else ("a budget for", foreign[0])
         raise InputError(
             f"There is {what} layer {layer}, head {head}, but there are {layers} layers of {heads} heads "
-            f"(counted from 0): {len(missing)} missing, {len(foreign)} too many."
+            f"(counted from 0): {lacking} missing, {len(foreign)} too many."
         )
 
 
 def _heads(model: Any) -> list[int]:
     """Heads of each layer, from numbers, layer infos or a model; 0 where only a call of the layer will tell."""
-    if not isinstance(model, Iterable):
-        from attnlimit.models.see.interface import attention_layers
-
-        model = attention_layers(model)
-    counts = [one if isinstance(one, int) else one.heads for one in model]
+    layers = model if isinstance(model, Iterable) else attention_layers(model)
+    counts = [one if isinstance(one, int) else one.heads for one in layers]
     if not counts:
         raise InputError("There are no attention layers to give budgets to.")
     return counts
@@ -325,21 +275,3 @@ def _range(kinds: set[int | None]) -> str:
     numbers = sorted(one for one in kinds if one is not None)
     text = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} … {numbers[-1]}"
     return text + (" (or all)" if None in kinds else "")
-
-
-def _entry(record: Any) -> HeadBudget:
-    names = [one.name for one in fields(HeadBudget)]
-    budgets_file.same_fields(record, names, "an entry")
-    where = f"layer {record['layer']!r}, head {record['head']!r}: kept"
-    budgets_file.same_fields(record["kept"], [one.name for one in fields(Kept)], where)
-    if not isinstance(record["kept"]["own"], bool):
-        raise InputError(f"{where}.own must be true or false, got {record['kept']['own']!r}.")
-    _check_numbers(record)
-    measured = {name: None if record[name] is None else float(record[name]) for name in MEASURED}
-    return HeadBudget(**{**record, **measured, "kept": Kept(**record["kept"])})
-
-
-def _agree(stored: object, derived: float | None) -> bool:
-    if stored is None or derived is None:
-        return stored is derived
-    return _is_number(stored) and abs(stored - derived) <= 1e-9 * derived  # type: ignore[operator]

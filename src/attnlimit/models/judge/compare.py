@@ -98,7 +98,7 @@ def compare_splits(
         [run.budgets(total=total, policy=policy, split=kind) for total in totals]
         for kind in ("uniform", split)
     ]
-    options = {"tokens": int(run.facts["tokens"]), **options}
+    options = {"tokens": run.facts.tokens, **options}
     # one curve, cut in two: the full model runs once
     curve = downstream_curve(loaded, texts, [*both[0], *both[1]], **options)
     return Comparison(curve.part(0, len(totals)), curve.part(len(totals), 2 * len(totals)), policy, split)

@@ -15,12 +15,14 @@ from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_count, as_float
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.budget.needed import RANDOM
 from attnlimit.models.judge.intervals import Estimate, crossed_means, estimate
-from attnlimit.models.judge.tasks import Task, TaskResult, longest, task_for
-from attnlimit.models.judge.verify import DEFAULT_TOKENS, Progress, Steps, checked_seeds
+from attnlimit.models.judge.tasks import Task, TaskResult, task_for
+from attnlimit.models.judge.trial import DEFAULT_TOKENS, checked_seeds
 from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded
-from attnlimit.models.see.text import Document, as_documents
+from attnlimit.models.see.progress import Progress, Steps
+from attnlimit.models.see.text import Document, as_documents, longest
 from attnlimit.rates.bootstrap import checked_level
 
 THIRDS = ("low", "middle", "high")
@@ -164,7 +166,8 @@ def _budgets(loaded: Loaded, size: int | Budgets, kept: Kept | None, tokens: int
         size.check_fits(loaded.model)
         return size
     layers, causal = attention_layers(loaded.model), loaded.kind == "causal-lm"
-    return Budgets.uniform(layers, size, kept, model=loaded.name, tokens=tokens, causal=causal)
+    sampling = RANDOM if kept is None else replace(RANDOM, kept=kept)
+    return Budgets.uniform(layers, size, sampling, model=loaded.name, tokens=tokens, causal=causal)
 
 
 def _thirds(horizons: Array, examples: int) -> Tensor:

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.models.judge.tasks import Task, TaskRun, longest, task_for
+from attnlimit.models.judge.task_run import TaskRun
+from attnlimit.models.judge.tasks import Task, task_for
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, run_backbone
-from attnlimit.models.see.text import Document, as_documents
+from attnlimit.models.see.text import Document, as_documents, longest
 
 
 def example_horizons(

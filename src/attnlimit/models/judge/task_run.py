@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
+from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.text import Document, token_windows
 
-Progress = Callable[[int, int], object]
 LOGITS_AT_ONCE = 2**26
 """Entries of the largest block of logits: 256 MB in float32."""
-
-
-def positions(model: Any) -> int | None:
-    """How many positions the model has, if it has a number of them."""
-    found = [getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    limits = [most for most in found if isinstance(most, int)]
-    for name, module in getattr(model, "named_modules", tuple)():
-        # RoBERTa and its kin count positions from their padding index on
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            limits.append(module.num_embeddings - module.padding_idx - 1)
-    return min(limits, default=None)
-
-
-def longest(model: Any, tokens: int) -> int:
-    """`tokens`, if the model has that many positions."""
-    tokens, most = as_count(tokens, "tokens"), positions(model)
-    if most is not None and tokens > most:
-        raise InputError(
-            f"tokens is {tokens}, but {type(model).__name__} has only {most} positions: ask for at most {most}."
-        )
-    return tokens
 
 
 @dataclass(frozen=True)

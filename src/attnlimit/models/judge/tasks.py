@@ -13,25 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from attnlimit.errors import InputError
-from attnlimit.models.judge.task_run import Progress, TaskRun, longest, positions
+from attnlimit.models.judge.task_run import TaskRun
 from attnlimit.models.see.load import Loaded
-from attnlimit.models.see.text import Document, as_documents, special_tokens, token_ids
-
-__all__ = [
-    "TASKS",
-    "Continuation",
-    "Labels",
-    "MaskedTokens",
-    "Perplexity",
-    "Progress",
-    "Retrieval",
-    "Task",
-    "TaskResult",
-    "TaskRun",
-    "longest",
-    "positions",
-    "task_for",
-]
+from attnlimit.models.see.progress import Progress
+from attnlimit.models.see.text import Document, as_documents, longest, special_tokens, token_ids
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +35,7 @@ class TaskResult:
         mean = self.per_example.mean()
         return float(mean.exp() if self.logarithmic else mean)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "name": self.name,
             "value": self.value,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,16 +16,14 @@ from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means, estimate
 from attnlimit.models.judge.probe import Probe, probe
-from attnlimit.models.judge.tasks import Task, TaskResult, longest, task_for
+from attnlimit.models.judge.tasks import TaskResult
+from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, token_windows
-from attnlimit.rates.bootstrap import checked_level
 
-DEFAULT_TOKENS = 256
 FLOOR = 1e-3
 """Relative errors below this are rounding, whatever was predicted."""
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -173,49 +171,35 @@ def verify(
     budgets: Budgets,
     texts: Sequence[str | Document],
     *,
-    seeds: Sequence[int] = (0, 1, 2),
-    tokens: int | None = None,
     windows: int = 8,
-    task: Task | None = None,
-    examples: int | None = None,
+    trial: Trial | None = None,
     allowed: Allowed | None = None,
-    per_query: bool = True,
-    level: float = 0.95,
-    batch: int = 16,
     progress: Progress | None = None,
 ) -> Verification:
-    """Compare the model with itself under budgets, on `windows` windows of `tokens` tokens (default: as many as the
-    budgets were made for) and on `examples` examples of its task (default: 32 texts to tell apart, 64 windows, or all labelled texts).
+    """Compare the model with itself under budgets, on `windows` windows of text and on the examples of a trial, by
+    default as long as the budgets were made for.
 
     Heads are compared on the full model's own q, k, v, over the kind of queries that an analysis draws, so that the
     measured error is the predicted one's counterpart; hidden states, logits and task in whole sampled runs, once for
-    each of `seeds`. Keys are drawn for each query, or without `per_query` for the
-    whole text.
-    Intervals come from resampling seeds and examples together.
+    each seed. Intervals come from resampling seeds and examples together.
     """
     budgets.check_fits(loaded.model)
-    tokenizer, given, seeds = loaded.need_tokenizer(), as_documents(texts), checked_seeds(seeds)
-    level, allowed = checked_level(level), Allowed() if allowed is None else allowed
-    tokens = longest(loaded.model, tokens if tokens is not None else budgets.tokens or DEFAULT_TOKENS)
-    chosen = task_for(loaded) if task is None else task
+    trial, allowed = trial or Trial(), allowed or Allowed()
+    trial = replace(trial, tokens=budgets.tokens) if trial.tokens is None else trial
+    given, seeds, level = as_documents(texts), tuple(trial.seeds), trial.level
     steps = Steps(progress, 2 + len(seeds))
-    found = token_windows(tokenizer, given, tokens, most=as_count(windows, "windows"))
-    seen = probe(loaded, budgets, found, seeds, per_query=per_query, progress=steps.next())
-
-    def evaluate() -> TaskResult:
-        return chosen.evaluate(
-            loaded.model, tokenizer, given, tokens=tokens, most=examples, batch=batch, progress=steps.next()
-        )
-
-    full, sampled = evaluate(), []
+    most = as_count(windows, "windows")
+    found = token_windows(loaded.need_tokenizer(), given, trial.length(loaded), most=most)
+    seen = probe(loaded, budgets, found, seeds, per_query=trial.per_query, progress=steps.next())
+    full, sampled = trial.evaluate(loaded, given, steps.next()), []
     for seed in seeds:
-        with sampled_attention(loaded.model, budgets, generator=seed, per_query=per_query):
-            sampled.append(evaluate())
+        with sampled_attention(loaded.model, budgets, generator=seed, per_query=trial.per_query):
+            sampled.append(trial.evaluate(loaded, given, steps.next()))
     value, drop = compared(full, sampled, level)
     return Verification(
         model=loaded.name,
         seeds=seeds,
-        tokens=tokens,
+        tokens=trial.length(loaded),
         windows=len(found),
         level=level,
         allowed=allowed,
@@ -246,34 +230,6 @@ def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> t
 
     value = estimate(metric(means[0]), metric(resampled[:, 0]), level)
     return value, estimate(lost(means), lost(resampled), level)
-
-
-def checked_seeds(seeds: object) -> tuple[int, ...]:
-    """At least one seed, none twice: a repeated seed is no second run."""
-    listed: tuple[int, ...] = (
-        tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()
-    )
-    whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in listed)
-    if not listed or not whole or len(set(listed)) < len(listed):
-        raise InputError(f"seeds must be one or several different whole numbers, got {seeds!r}.")
-    return listed
-
-
-class Steps:
-    """One progress over several parts of about equal length."""
-
-    def __init__(self, progress: Progress | None, parts: int) -> None:
-        self.progress, self.parts, self.part = progress, parts, -1
-
-    def next(self) -> Progress:
-        self.part += 1
-        before = 100 * self.part
-
-        def tell(done: int, total: int) -> None:
-            if self.progress is not None:
-                self.progress(before + 100 * done // total, 100 * self.parts)
-
-        return tell
 
 
 def _predicted(budgets: Budgets) -> Tensor:

@@ -221,15 +221,13 @@ def lazy_mask(
     kv_offset: Any = 0,
     mask_function: Rule = causal,
     attention_mask: Any = None,
-    dtype: torch.dtype = torch.float32,
-    use_vmap: bool = False,
-    device: Any = "cpu",
-    **kwargs: Any,
+    **options: Any,
 ) -> RuleMask:
-    """The mask function registered with transformers; the argument names are transformers'."""
+    """The mask function registered with transformers; the argument names are transformers', as are `options` (dtype,
+    device, use_vmap and more that a rule does not need)."""
     if isinstance(attention_mask, RuleMask):  # generation made it before the forward pass
         return attention_mask
-    key_start = int(kv_offset)
+    key_start, device = int(kv_offset), torch.device(options.get("device", "cpu"))
     if attention_mask is not None:
         attention_mask = attention_mask.to(device=device, dtype=torch.bool)
         short = kv_length + key_start - attention_mask.shape[-1]
@@ -241,7 +239,7 @@ def lazy_mask(
         padding=attention_mask,
         query_start=int(q_offset),
         key_start=key_start,
-        one_by_one=use_vmap,
-        dtype=dtype,
-        device=torch.device(device),
+        one_by_one=options.get("use_vmap", False),
+        dtype=options.get("dtype", torch.float32),
+        device=device,
     )

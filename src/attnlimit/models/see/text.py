@@ -115,6 +115,27 @@ def _lines(content: str, name: str) -> list[Document]:
     return found
 
 
+def positions(model: Any) -> int | None:
+    """How many positions the model has, if it has a number of them."""
+    found = [getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits = [most for most in found if isinstance(most, int)]
+    for name, module in getattr(model, "named_modules", tuple)():
+        # RoBERTa and its kin count positions from their padding index on
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(limits, default=None)
+
+
+def longest(model: Any, tokens: int) -> int:
+    """`tokens`, if the model has that many positions."""
+    tokens, most = as_count(tokens, "tokens"), positions(model)
+    if most is not None and tokens > most:
+        raise InputError(
+            f"tokens is {tokens}, but {type(model).__name__} has only {most} positions: ask for at most {most}."
+        )
+    return tokens
+
+
 def token_windows(
     tokenizer: Any, given: Sequence[str | Document], tokens: int, *, most: int | None = None
 ) -> Int[Tensor, "windows tokens"]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnlimit.numerics.counts import short_count
+from attnlimit.drawing import figure as figure_of
+from attnlimit.models.analyse.run import Run
 from attnlimit.rates import exponents
 from attnlimit.report.figures.style import BLUE, COLOURS, GREEN, ORANGE, RED, axes
 
@@ -14,47 +16,34 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def heat_map(run: Any) -> Figure:
-    """n(ε) for 90 % of the queries, by layer and head; hatched where more keys are needed than there are."""
+@figure_of.register(Run)
+def heat_map(run: Run) -> Figure:
+    """Keys that a query reads, by layer and head, the cheaper way of each; hatched where it needs all that it sees."""
     from matplotlib.colors import LogNorm
     from matplotlib.patches import Patch
 
-    need = run.grid("n_p90")
-    layers, heads = need.shape
+    facts, (layers, heads), keys = run.facts, run.shape, run.keys_needed()
     figure, ax = axes(max(5.0, 1.8 + 0.42 * heads), max(2.8, 1.4 + 0.36 * layers))
     ax.grid(False)
-    visible = float(run.grid("visible_keys").nan_to_num(0).max())
-    low = float(need.nan_to_num(visible).min()) / 2
-    image = ax.imshow(
-        need.numpy(), cmap="cividis", norm=LogNorm(max(1.0, low), max(visible, 2.0)), aspect="auto"
-    )
-    for layer in range(layers):
-        for head in range(heads):
-            value = need[layer, head]
-            if torch.isfinite(value):
-                dark = float(value) ** 2 < max(1.0, low) * visible
-                ax.text(
-                    head,
-                    layer,
-                    short_count(float(value)),
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color="white" if dark else "black",
-                )
-            else:
-                ax.add_patch(_square(head, layer))
-    percent = 100 * float(run.facts["rel_error"])
+    visible = max(one.visible_keys for one in run.heads)
+    low = max(1.0, float(keys.nan_to_num(visible).min()) / 2)
+    image = ax.imshow(keys.numpy(), cmap="cividis", norm=LogNorm(low, max(visible, 2.0)), aspect="auto")
+    for one in run.heads:
+        need = one.needed(facts.rel_error)
+        if need.all:
+            ax.add_patch(_square(one.head, one.layer))
+        colour = "white" if need.keys**2 < low * visible and not need.all else "black"
+        ax.text(one.head, one.layer, str(need), color=colour, ha="center", va="center", fontsize=7)
     ax.set(
         xlabel="head",
         ylabel="layer",
         xticks=range(heads),
         yticks=range(layers),
-        title=f"Keys needed for {percent:g} % error (90 % of queries), {run.facts['model']}",
+        title=f"Keys a query reads for {100 * facts.rel_error:g} % error, {facts.model}",
     )
     ax.title.set_fontsize(10)
-    figure.colorbar(image, ax=ax, label="keys n(ε)")
-    label = f"more than the {visible:.0f} keys there are"
+    figure.colorbar(image, ax=ax, label="keys, kept and drawn")
+    label = f"all it sees (up to {visible:.0f}); + keeps some keys and draws the others"
     figure.legend(
         handles=[Patch(facecolor="0.92", edgecolor=RED, hatch="////", label=label)],
         loc="outside lower center",
@@ -72,33 +61,40 @@ def _square(head: int, layer: int) -> Any:
     )
 
 
-def curves(run: Any, policy: str = "sampled") -> Figure:
+def curves(run: Run, policy: str = "sampled") -> Figure:
     """The exact curve of every head, coloured by layer."""
     figure, ax = axes()
-    layers = run.shape[0]
+    layers, allowed = run.shape[0], run.facts.rel_error
+    floor = allowed
     for one in run.heads:
+        (way,) = one.chosen(policy)
+        known = [
+            (n, error) for n, error in zip(way.curve.n, way.curve.error.tolist(), strict=True) if error > 0
+        ]
+        if not known:
+            continue
         colour = COLOURS[one.layer % len(COLOURS)]
         label = f"layer {one.layer}" if one.head == 0 and one.layer < 2 * len(COLOURS) else None
-        known = [(n, error) for n, error in zip(one.n, one.curves[policy]["rms"], strict=True) if error > 0]
         ax.plot(*zip(*known, strict=True), color=colour, alpha=0.55, linewidth=1, label=label)
-    ax.axhline(float(run.facts["rel_error"]), color="black", linestyle="--", linewidth=1)
-    floor = min(error for one in run.heads for error in one.curves[policy]["rms"] if error > 0)
+        floor = min(floor, known[-1][1])
+    ax.axhline(allowed, color="black", linestyle="--", linewidth=1)
     ax.set(
-        xscale="log", yscale="log", xlabel="sampled keys n", ylabel="relative rms error of the head's output"
+        xscale="log", yscale="log", xlabel="keys drawn n", ylabel="relative rms error of the head's output"
     )
-    ax.set_ylim(min(max(floor, 1e-3), float(run.facts["rel_error"])) / 1.5, None)
+    ax.set_ylim(min(max(floor, 1e-3), allowed) / 1.5, None)
     ax.legend(frameon=False, fontsize=8, ncols=1 + (layers > 6))
     return figure
 
 
-def slopes(run: Any) -> Figure:
+def slopes(run: Run) -> Figure:
     """Local exponent over a stated range of n against the horizon, with the published and the sharp lines."""
     figure, ax = axes()
-    H = [one.horizon for one in run.heads]
+    known = [(one.horizon, one.local_exponent) for one in run.heads if one.local_exponent is not None]
+    H, exponent = zip(*known, strict=True) if known else ((0.5, 2.0), (nan, nan))
     low, high = run.heads[0].exponent_range
     ax.plot(
         H,
-        [one.local_exponent for one in run.heads],
+        exponent,
         "o",
         color=BLUE,
         alpha=0.7,
@@ -112,6 +108,6 @@ def slopes(run: Any) -> Figure:
         ax.plot(fine, [float(getattr(exponents(x), name)) for x in fine], color=colour, label=words)
     ax.set(xlabel="horizon H", ylabel="exponent of the error", xscale="log", ylim=(0, None))
     ax.xaxis.set_major_formatter("{x:g}")
-    worth = "exponent in n/(1 − n/R) for n of R keys" if run.facts["population"] == "context" else None
+    worth = "exponent in n/(1 − n/R) for n of R keys" if run.facts.population == "context" else None
     ax.legend(frameon=False, fontsize=8, title=worth, title_fontsize=8)
     return figure

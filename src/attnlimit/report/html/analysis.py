@@ -1,52 +1,72 @@
-"""What the page shows of an analysis of a model."""
+"""What the page shows of an analysis of a model: ready numbers for each level of its slider."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
-from attnlimit.models.analyse.heads import POLICIES, SCORE_BINS, HeadReport
+from attnlimit.files.strict import to_record
+from attnlimit.models.analyse.heads import PHASES, SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import Run
+from attnlimit.models.budget.needed import POLICIES
+from attnlimit.numerics.counts import short_count
 from attnlimit.numerics.words import counted
+from attnlimit.rates.error_curve import ErrorCurve
+from attnlimit.report.html.page import Page
 
 SHARES = {"own": "the own token", "sinks": "the first 4 keys", "window": "the last 16 keys"}
+STEPS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)
+FINE = 6
+"""Points of a drawn curve between two of its own."""
 
 
-def analysis(run: Run, folder: str = "RUN") -> dict[str, Any]:
-    """The data of `page` for this run; `folder` is named in the commands it suggests."""
-    facts = run.facts
-    layers, heads = run.shape
-    pooled = (
-        facts["population"] == "corpus"
-    )  # keys of many passages have no order: only the top ones are kept
-    return {
-        "title": f"{facts['model']}: keys per head, attnlimit",
-        "eyebrow": "attnlimit analyze",
-        "heading": "How many keys does each head need?",
-        "chips": [
-            facts["model"],
+def levels(run: Run) -> list[float]:
+    """The errors that the slider knows, from 0.5 % to 100 %, and the run's own."""
+    steps = [float(f"{step * ten:.6g}") for ten in (0.001, 0.01, 0.1) for step in STEPS]
+    return sorted({level for level in steps if level >= 0.005} | {1.0, run.facts.rel_error})
+
+
+def analysis(run: Run, folder: str = "RUN") -> Page:
+    """The page of this run; `folder` is named in the commands it suggests."""
+    facts, (layers, heads), known = run.facts, run.shape, levels(run)
+    shown = [_head(one, known) for one in run.heads]
+    totals = {
+        policy: [sum(one["needed"][policy]["keys"][k] for one in shown) for k in range(len(known))]
+        for policy in POLICIES
+    }
+    return Page(
+        title=f"{facts.model}: keys per head, attnlimit",
+        eyebrow="attnlimit analyze",
+        heading="How many keys does each head need?",
+        chips=[
+            facts.model,
             f"{len(run.heads):,} heads: {layers} layers of {heads}",
-            f"{counted(facts['passages'], 'passage')} of {facts['tokens']:,} tokens",
-            f"{facts['queries']} queries per head",
+            f"{counted(facts.passages, 'passage')} of {facts.tokens:,} tokens",
+            f"{facts.queries} queries per head",
         ],
-        "summary": [_lead(run)],
-        "heads": {
-            "facts": {name: facts[name] for name in ("model", "population", "tokens", "rel_error")},
+        summary=[_lead(run)],
+        heads={
+            "pooled": facts.population == "corpus",
             "folder": folder,
+            "levels": known,
+            "own": known.index(facts.rel_error),
+            "totals": totals,
+            "phases": PHASES,
             "score_bins": SCORE_BINS,
             "share_words": SHARES,
-            "kept_words": _kept_words(pooled),
-            "heads": [_head(one) for one in run.heads],
+            "kept_words": _kept_words(run),
+            "heads": shown,
         },
-        "methods": _methods(run),
-    }
+        methods=_methods(run),
+    )
 
 
 def _lead(run: Run) -> str:
     facts = run.facts
     visible = max(one.visible_keys for one in run.heads)
     where = (
-        f"here the {visible:,.0f} keys of {counted(facts['passages'], 'passage')}, pooled"
-        if facts["population"] == "corpus"
+        f"here the {visible:,.0f} keys of {counted(facts.passages, 'passage')}, pooled"
+        if facts.population == "corpus"
         else f"here up to {visible:,.0f} of them"
     )
     return (
@@ -55,33 +75,53 @@ def _lead(run: Run) -> str:
     )
 
 
-def _head(one: HeadReport) -> dict[str, Any]:
-    """What the page needs of a head."""
-    for_one_error = ("n_median", "n_p90", "phase")  # the page works them out for every error
-    return {name: value for name, value in vars(one).items() if name not in for_one_error}
+def _head(one: HeadReport, known: list[float]) -> dict[str, Any]:
+    """What the page needs of a head: its facts, what it needs at each level, and its curves to draw."""
+    facts = {name: value for name, value in to_record(one).items() if name not in ("ways", "band")}
+    needed = {policy: [one.needed(level, policy) for level in known] for policy in POLICIES}
+    random, keeping = (one.chosen(policy)[0] for policy in ("sampled", "kept"))
+    curves = {"sampled": random.curve, "kept": keeping.curve, "median": one.band[0], "p90": one.band[1]}
+    return facts | {
+        "visible": short_count(one.visible_keys),
+        "kept": keeping.kept,
+        "kinds": [one.kind(level) for level in known],
+        "needed": {
+            policy: {
+                "keys": [need.keys for need in found],
+                "n": [need.n for need in found],
+                "text": [str(need) for need in found],
+            }
+            for policy, found in needed.items()
+        },
+        "curves": {name: _points(curve) for name, curve in curves.items()},
+    }
 
 
-def _kept_words(pooled: bool) -> str:
-    kept = POLICIES["kept"]
-    if pooled:
-        return f"keep the {kept.top} of largest score"
-    return f"keep the last {kept.window}, first {kept.sinks}, top {kept.top}"
+def _points(curve: ErrorCurve) -> list[tuple[int, float]]:
+    """The curve as it is read, between its own points too."""
+    grid = [float(n) for n in curve.n]
+    between = [left * (right / left) ** (k / FINE) for left, right in pairwise(grid) for k in range(FINE)]
+    fine = sorted({round(n) for n in between} | set(curve.n))
+    return [(n, float(f"{curve.at(n):.4g}")) for n in fine]
+
+
+def _kept_words(run: Run) -> str:
+    kept = run.heads[0].chosen("kept")[0].sampling.kept
+    parts = ((kept.window, "last"), (kept.sinks, "first"), (kept.top, "top"))
+    return "keep the " + ", ".join(f"{name} {count}" for count, name in parts if count)
 
 
 def _methods(run: Run) -> list[tuple[str, object]]:
     facts = run.facts
-    keys = (
-        "those a query sees in its passage" if facts["population"] == "context" else "of all passages, pooled"
-    )
+    keys = "those a query sees in its passage" if facts.population == "context" else "of all passages, pooled"
     return [
-        ("Model", f"{facts['model']} ({facts['kind']}{', causal' if facts['causal'] else ''})"),
-        ("Text", f"{counted(facts['passages'], 'passage')} of {facts['tokens']:,} tokens, {facts['queries']} random queries per head"),
+        ("Model", f"{facts.model} ({facts.kind}, {facts.dtype}{', causal' if facts.causal else ''})"),
+        ("Text", f"{counted(facts.passages, 'passage')} of {facts.tokens:,} tokens, {facts.queries} random queries per head"),
         ("Keys", keys),
-        ("Error", "(E‖Γₙ − Γ‖² / mean‖Γ‖²)^½: root mean square change of the head's output over the draws of keys, relative to the size of its outputs"),
-        ("Method", facts["method"]),
-        ("n(ε)", "least number of keys with error at most ε; between the stored points of a curve its square is a + b/n. 90 % and half of the queries: from the curves of these quantiles"),
+        ("Error", "(mean over queries of E‖Γₙ − Γ‖² / mean‖Γ‖²)^½: root mean square change of the head's output over queries and draws of keys, relative to the size of its outputs"),
+        ("Method", facts.method),
+        ("Keys needed", "the least number of keys, kept and drawn together, that a query reads (mean over queries) so that this error is at most ε; never more than it sees, and then all; between the stored points of a curve its square is a + b/n"),
         ("Slope", "of log error against log n for random keys, by least squares; without replacement n of R keys count as n/(1 − n/R) independent ones"),
-        ("Keys read", "for each head the least that brings its rms error over queries to ε; keys always kept are counted"),
-        ("Seed", facts["seed"]),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items())),
+        ("Seed", facts.seed),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
     ]  # fmt: skip

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from attnlimit.report.html.page import Page, Picture, Sheet
 
 FIGURES = {
     "risk": "Risk against prompt length",
@@ -13,28 +16,28 @@ FIGURES = {
 }
 
 
-def icl_page(record: Mapping[str, Any], folder: Path, figures: list[dict[str, Any]]) -> dict[str, Any]:
-    """The data of `page` from the summary of `attnlimit icl`; `figures` are those found beside it."""
+def icl_page(record: Mapping[str, Any], folder: Path, figures: list[Picture]) -> Page:
+    """The page of the summary of `attnlimit icl`; `figures` are those found beside it."""
     tasks, methods = list(record["tasks"]), record["methods"]
     attentions = list(methods[tasks[0]])
     lengths = sorted({row["length"] for row in record["risks"]})
-    return {
-        "title": f"{record['title']}, attnlimit",
-        "eyebrow": "attnlimit icl",
-        "heading": record["title"],
-        "chips": [
+    return Page(
+        title=f"{record['title']}, attnlimit",
+        eyebrow="attnlimit icl",
+        heading=record["title"],
+        chips=[
             record["name"],
             f"{' and '.join(attentions)} attention",
             f"prompts of {lengths[0]:,} to {lengths[-1]:,} tokens",
         ],
-        "summary": [_words(record, task, attentions) for task in tasks],
-        "figures": [{**one, "title": _title(one["title"], tasks)} for one in sorted(figures, key=_order)],
-        "tables": [
+        summary=[_words(record, task, attentions) for task in tasks],
+        figures=[replace(one, title=_title(one.title, tasks)) for one in sorted(figures, key=_order)],
+        tables=[
             _table("Risk after training, 95 % intervals over seeds", record["risks"]),
             _table("Exponents fitted over the longer half of the lengths, 95 % intervals", record["rates"]),
         ],
-        "methods": _methods(record),
-    }
+        methods=_methods(record),
+    )
 
 
 def _words(record: Mapping[str, Any], task: str, attentions: list[str]) -> str:
@@ -59,8 +62,8 @@ def _words(record: Mapping[str, Any], task: str, attentions: list[str]) -> str:
     return text
 
 
-def _order(figure: Mapping[str, Any]) -> int:
-    first = str(figure["title"]).lower().split()[0]
+def _order(figure: Picture) -> int:
+    first = figure.title.lower().split()[0]
     return [*FIGURES, first].index(first)
 
 
@@ -76,14 +79,14 @@ def _title(name: str, tasks: list[str]) -> str:
     return words if place is None else f"{words}: {tasks[int(place)]}"
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _table(title: str, rows: list[dict[str, Any]]) -> Sheet:
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "lengths"))
     shown = [
         name.replace("_low", " from").replace("_high", " to").replace("_predicted", ", predicted")
         for name in columns
     ]
     shown = [name.replace("solution", "L = ∞ weights") for name in shown]
-    return {"title": title, "columns": shown, "rows": [[row.get(name) for name in columns] for row in rows]}
+    return Sheet(title, shown, [[row.get(name) for name in columns] for row in rows])
 
 
 def _methods(record: Mapping[str, Any]) -> list[tuple[str, object]]:

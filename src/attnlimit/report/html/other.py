@@ -9,13 +9,14 @@ from typing import Any
 
 from attnlimit.errors import InputError
 from attnlimit.report.html.icl import icl_page
+from attnlimit.report.html.page import Page, Picture, Sheet
 
 RECORDS = ("run.json", "summary.json", "result.json", "icl.json", "verdict.json")
 KINDS = {".svg": "svg+xml", ".png": "png"}
 
 
-def other(folder: Path, path: Path) -> dict[str, Any]:
-    """The data of `page` from the JSON record at `path` and the figures beside it.
+def other(folder: Path, path: Path) -> Page:
+    """The page of the JSON record at `path` and the figures beside it.
 
     Of the record: `title`, `summary` (a text or several), single numbers and words as facts, lists of objects as
     tables, and `method`, `seed` and `versions` for the foot.
@@ -30,15 +31,17 @@ def other(folder: Path, path: Path) -> dict[str, Any]:
         return icl_page(record, folder, [*_figures(folder)])
     told = record.get("summary", ())
     name = str(record.get("title") or record.get("name") or folder.resolve().name)
-    return {
-        "title": f"{name}, attnlimit",
-        "eyebrow": f"attnlimit {str(record.get('schema', 'attnlimit.run')).removeprefix('attnlimit.').partition('/')[0]}",
-        "heading": name,
-        "summary": [told] if isinstance(told, str) else list(told) if isinstance(told, list) else [],
-        "figures": [*_figures(folder)],
-        "tables": [_table(key, rows) for key, rows in record.items() if _is_table(rows)],
-        "methods": _facts(record),
-    }
+    return Page(
+        title=f"{name}, attnlimit",
+        eyebrow=f"attnlimit {str(record.get('schema', 'attnlimit.run')).removeprefix('attnlimit.').partition('/')[0]}",
+        heading=name,
+        summary=[str(one) for one in ([told] if isinstance(told, str) else told)]
+        if isinstance(told, str | list)
+        else [],
+        figures=[*_figures(folder)],
+        tables=[_table(key, rows) for key, rows in record.items() if _is_table(rows)],
+        methods=_facts(record),
+    )
 
 
 def find_record(folder: Path) -> Path | None:
@@ -46,7 +49,7 @@ def find_record(folder: Path) -> Path | None:
     return next((folder / name for name in RECORDS if (folder / name).is_file()), None)
 
 
-def _figures(folder: Path) -> Iterable[dict[str, Any]]:
+def _figures(folder: Path) -> Iterable[Picture]:
     """Every figure once: the SVG of it rather than the PNG."""
     found: dict[str, Path] = {}
     for place in (folder, folder / "figures"):
@@ -54,22 +57,18 @@ def _figures(folder: Path) -> Iterable[dict[str, Any]]:
             found |= {path.stem: path for path in sorted(place.glob(f"*{kind}"))}
     for name, path in found.items():
         title = name.replace("-", " ").replace("_", " ").capitalize()
-        yield {"title": title, "kind": KINDS[path.suffix], "image": path.read_bytes()}
+        yield Picture(title, path.read_bytes(), KINDS[path.suffix])
 
 
 def _is_table(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
-def _table(key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _table(key: str, rows: list[dict[str, Any]]) -> Sheet:
     """The single numbers and words of every row."""
     columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if _is_single(value)))
     shown = [[row[c] if _is_single(row.get(c)) else None for c in columns] for row in rows]
-    return {
-        "title": key.replace("_", " ").capitalize(),
-        "columns": [name.replace("_", " ") for name in columns],
-        "rows": shown,
-    }
+    return Sheet(key.replace("_", " ").capitalize(), [name.replace("_", " ") for name in columns], shown)
 
 
 def _is_single(value: object) -> bool:

@@ -7,50 +7,79 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any
 
 from attnlimit.files.records import finite
 
 MOST_ROWS = 2000
 """Of a table in the page; the run's own files hold them all."""
-SCRIPTS = ("numbers", "draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
+SCRIPTS = ("draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
 
 
-def page(data: Mapping[str, Any]) -> str:
-    """The page of a run; each part is there if its data are.
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page."""
 
-    title, eyebrow, heading   texts; chips: short facts under the heading
-    summary                   paragraphs in plain words
-    heads                     what the map, the slider and the table of heads show (see `analysis`)
-    figures                   {title, caption, image: bytes, kind: "svg+xml" or "png"}
-    tables                    {title, columns, rows}: sortable, long ones cut
-    methods                   (term, text) pairs of the foot: methods, seed, versions
+    title: str
+    image: bytes
+    kind: str
+    """ "svg+xml" or "png"."""
+    caption: str = ""
 
-    No text is trusted: all of it is escaped, scripts run only if their hash is the page's own, nothing is fetched.
 
-    >>> "<h1>a &lt;b&gt; c</h1>" in page({"heading": "a <b> c"})
+@dataclass(frozen=True)
+class Sheet:
+    """A table of the page: sortable, long ones cut."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a page shows; each part is there if its data are."""
+
+    heading: str = "Report"
+    title: str = ""
+    eyebrow: str = "attnlimit"
+    chips: Sequence[str] = ()
+    """Short facts under the heading."""
+    summary: Sequence[str] = ()
+    """Paragraphs in plain words."""
+    heads: Mapping[str, object] | None = None
+    """What the map, the slider and the table of heads show (see `analysis`)."""
+    figures: Sequence[Picture] = ()
+    tables: Sequence[Sheet] = ()
+    methods: Sequence[tuple[str, object]] = ()
+    """(term, text) pairs of the foot: methods, seed, versions."""
+
+
+def page(data: Page) -> str:
+    """The page of a run. No text is trusted: all of it is escaped, scripts run only if their hash is the page's own,
+    nothing is fetched.
+
+    >>> "<h1>a &lt;b&gt; c</h1>" in page(Page(heading="a <b> c"))
     True
     """
     style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
-    heading = str(data.get("heading", "Report"))
-    main = [f'<p class="lead">{escape(str(text))}</p>' for text in data.get("summary", ())]
-    if data.get("heads"):
-        main.append(_asset("heads.html"))
-    figures = "".join(_figure(one) for one in data.get("figures", ()))
+    main = [f'<p class="lead">{escape(text)}</p>' for text in data.summary]
+    main += [_asset("heads.html")] if data.heads else []
+    figures = "".join(_figure(one) for one in data.figures)
     main += [f'<div class="figures">{figures}</div>'] if figures else []
-    main += [_table(one) for one in data.get("tables", ())]
+    main += [_table(one) for one in data.tables]
     return Template(_asset("page.html")).substitute(
         policy=_policy(script, style),
-        title=escape(str(data.get("title", heading))),
-        eyebrow=escape(str(data.get("eyebrow", "attnlimit"))),
-        heading=escape(heading),
-        chips="".join(f"<span>{escape(str(text))}</span>" for text in data.get("chips", ())),
+        title=escape(data.title or data.heading),
+        eyebrow=escape(data.eyebrow),
+        heading=escape(data.heading),
+        chips="".join(f"<span>{escape(text)}</span>" for text in data.chips),
         main="\n".join(main),
-        foot=_foot(data.get("methods", ())),
-        data=_json(data.get("heads") or {}),
+        foot=_foot(data.methods),
+        data=_json(data.heads or {}),
         style=style,
         script=script,
     )
@@ -72,35 +101,34 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _json(data: Mapping[str, Any]) -> str:
+def _json(data: Mapping[str, object]) -> str:
     """JSON that cannot end its script element; what is not finite becomes null."""
     text = json.dumps(finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _figure(one: Mapping[str, Any]) -> str:
-    title, caption = escape(str(one["title"])), escape(str(one.get("caption", "")))
-    source = f"data:image/{one['kind']};base64,{base64.b64encode(one['image']).decode()}"
+def _figure(one: Picture) -> str:
+    title, caption = escape(one.title), escape(one.caption)
+    source = f"data:image/{one.kind};base64,{base64.b64encode(one.image).decode()}"
     return (
         f'<section class="panel"><h2>{title}</h2><figure><img alt="{title}" src="{source}">'
         f"<figcaption>{caption}</figcaption></figure></section>"
     )
 
 
-def _table(one: Mapping[str, Any]) -> str:
-    rows = list(one["rows"])
+def _table(one: Sheet) -> str:
+    rows = one.rows
     more = f" Here are the first {MOST_ROWS:,} of {len(rows):,} rows." if len(rows) > MOST_ROWS else ""
     kinds = [
         "" if all(_is_number(row[k]) or row[k] is None for row in rows) else ' class="text"'
-        for k in range(len(one["columns"]))
+        for k in range(len(one.columns))
     ]
     top = "".join(
-        f'<th scope="col"{kind}>{escape(str(name))}</th>'
-        for name, kind in zip(one["columns"], kinds, strict=True)
+        f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(one.columns, kinds, strict=True)
     )
     body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows[:MOST_ROWS])
     return (
-        f'<section class="panel"><div class="title"><h2>{escape(str(one["title"]))}</h2>'
+        f'<section class="panel"><div class="title"><h2>{escape(one.title)}</h2>'
         f'<span class="note">Click a column to sort.{more}</span></div><div class="scroll table">'
         f'<table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div></section>'
     )

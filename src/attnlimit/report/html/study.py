@@ -10,6 +10,7 @@ from typing import Any
 
 from attnlimit.errors import MissingExtra
 from attnlimit.numerics.words import counted
+from attnlimit.report.html.page import Page, Picture, Sheet
 
 KINDS = {
     "convergence": "Monte Carlo error curves",
@@ -27,37 +28,35 @@ CAPTIONS = {
 }
 
 
-def study(folder: str | Path) -> dict[str, Any]:
-    """The data of `page` for a study's run directory, finished or not."""
+def study(folder: str | Path) -> Page:
+    """The page of a study's run directory, finished or not."""
     from attnlimit.studies import open_run, summary
 
     with open_run(folder) as run:
         return study_page(summary(run))
 
 
-def study_page(record: Mapping[str, Any]) -> dict[str, Any]:
+def study_page(record: Mapping[str, Any]) -> Page:
     """The same from a study's summary."""
     about, points = record["study"], record["points"]
-    return {
-        "title": f"{about['name']}: a study, attnlimit",
-        "eyebrow": "attnlimit sweep",
-        "heading": about["name"],
-        "chips": [
+    return Page(
+        title=f"{about['name']}: a study, attnlimit",
+        eyebrow="attnlimit sweep",
+        heading=about["name"],
+        chips=[
             KINDS.get(about["kind"], about["kind"]),
             counted(len(points), "point"),
             f"{record['done']:,} of {record['total']:,} tasks",
             f"seed {about['seed']}",
         ],
-        "summary": [
-            text for text in (about["about"], _state(record), _slopes(points), _risks(points)) if text
-        ],
-        "figures": drawn(record),
-        "tables": [_table(points)] if points else [],
-        "methods": _methods(record),
-    }
+        summary=[text for text in (about["about"], _state(record), _slopes(points), _risks(points)) if text],
+        figures=drawn(record),
+        tables=[_table(points)] if points else [],
+        methods=_methods(record),
+    )
 
 
-def drawn(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def drawn(record: Mapping[str, Any]) -> list[Picture]:
     """The study's figures, as SVG; none without matplotlib."""
     from attnlimit.report.figures.study import figures
 
@@ -70,7 +69,7 @@ def drawn(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         file = io.BytesIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
         title, caption = CAPTIONS.get(name, (name.replace("_", " ").capitalize(), ""))
-        found.append({"title": title, "caption": caption, "kind": "svg+xml", "image": file.getvalue()})
+        found.append(Picture(title, file.getvalue(), "svg+xml", caption))
     return found
 
 
@@ -130,14 +129,10 @@ def _fit(point: Mapping[str, Any]) -> str:
     return f"{fit['exponent']:.3f} ({100 * fit['level']:g} % interval {low:.3f} to {high:.3f})"
 
 
-def _table(points: list[dict[str, Any]]) -> dict[str, Any]:
+def _table(points: list[dict[str, Any]]) -> Sheet:
     rows = [row for point in points for row in _rows(point)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return {
-        "title": "All points",
-        "columns": columns,
-        "rows": [[row.get(c) for c in columns] for row in rows],
-    }
+    return Sheet("All points", columns, [[row.get(c) for c in columns] for row in rows])
 
 
 def _rows(point: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from attnlimit.files.records import write_text
 from attnlimit.report.html.other import find_record, other
-from attnlimit.report.html.page import page
+from attnlimit.report.html.page import Page, page
 
 
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
@@ -20,8 +19,8 @@ def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
     return write_text(target, page(report_data(folder)))
 
 
-def report_data(folder: Path) -> dict[str, Any]:
-    """The data of `page` for whatever kind of run the folder holds."""
+def report_data(folder: Path) -> Page:
+    """The page of whatever kind of run the folder holds."""
     if (folder / "store.sqlite").is_file():
         from attnlimit.report.html.study import study
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from attnlimit.designs import Sampling
 from attnlimit.studies.fields import Fields, File
 from attnlimit.studies.kind import Column
 from attnlimit.studies.untyped import Data, untyped
@@ -32,18 +33,20 @@ class Analyze(Fields):
 
 def run(what: Analyze, replicates: int, seed: int) -> Data:
     """The queries are a replicate's own; the model and the text are not random."""
-    from attnlimit.models.analyse.analyze import analyze
+    from attnlimit.models.analyse.analyze import Reading, analyze
     from attnlimit.models.see.text import texts
 
     found = analyze(
         _loaded(what.model, what.device, what.dtype),
         texts(None if what.text is None else [file.checked() for file in what.text]),
         rel_error=what.rel_error,
-        queries=what.queries,
-        tokens=what.tokens,
-        population=what.population,
-        passages=what.passages,
-        seed=seed,
+        reading=Reading(
+            tokens=what.tokens,
+            passages=what.passages,
+            queries=what.queries,
+            population=what.population,
+            seed=seed,
+        ),
     )
     return found.to_dict()
 
@@ -67,20 +70,22 @@ COLUMNS: dict[str, Column] = {
     "layer": "int",
     "head": "int",
     "horizon": "float",
-    "n_p90": "float",
+    "needed_keys": "float",
     "visible_keys": "float",
-    "policy": "text",
+    "sampling": "text",
     "n": "int",
+    "keys": "float",
     "rms": "float",
 }
 
 
 def rows(result: Data) -> Iterator[tuple[Any, ...]]:
     for one in result["heads"]:
-        facts = tuple(one[name] for name in ("layer", "head", "horizon", "n_p90", "visible_keys"))
-        for policy, curve in one["curves"].items():
-            for n, rms in zip(one["n"], curve["rms"], strict=True):
-                yield *facts, policy, n, rms
+        facts = (one["layer"], one["head"], one["horizon"], one["needed"]["keys"], one["visible_keys"])
+        for way in one["ways"]:
+            curve, sampling = way["curve"], str(Sampling.from_dict(way["sampling"]))
+            for n, keys, rms in zip(curve["n"], curve["keys"], curve["error"], strict=True):
+                yield *facts, sampling, n, keys, rms
 
 
 def summary(what: Analyze, results: list[Data]) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def summary(what: Analyze, results: list[Data]) -> dict[str, Any]:
             "layer": one["layer"],
             "head": one["head"],
             "horizon": one["horizon"],
-            "n_p90": [result["heads"][k]["n_p90"] for result in results],
+            "needed_keys": [result["heads"][k]["needed"]["keys"] for result in results],
         }
         for k, one in enumerate(first["heads"])
     ]

@@ -13,9 +13,8 @@ from torch import Tensor
 from attnlimit.attention import Head
 from attnlimit.errors import ModelNotSupported
 from attnlimit.measures import Gaussian
-from attnlimit.models.judge.tasks import longest
 from attnlimit.models.see.interface import Call, observe
-from attnlimit.models.see.text import special_tokens, texts, token_windows
+from attnlimit.models.see.text import longest, special_tokens, texts, token_windows
 from attnlimit.rates import horizon
 from attnlimit.studies.kinds.model_choice import loaded
 from attnlimit.studies.kinds.subsampled import Passage

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.models.judge.tasks import Labels, Retrieval, TaskRun
+from attnlimit.models.judge.task_run import TaskRun
+from attnlimit.models.judge.tasks import Labels, Retrieval
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.text import Document
 

@@ -1,3 +1,4 @@
+"use strict";
 /* Small drawing: elements without innerHTML, scales, axes, colours. */
 const draw = (() => {
   const SVG = "http://www.w3.org/2000/svg";

@@ -1,6 +1,6 @@
 /* One head: its exact curve, its scores, and what they add up to. */
 function makeHead(view) {
-  const { make } = draw, { run, state, need, counted } = view;
+  const { make } = draw, { run, state, needed, counted } = view;
   const panel = document.getElementById("head");
 
   function update() {
@@ -8,7 +8,7 @@ function makeHead(view) {
     const room = Math.max(240, panel.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
     panel.replaceChildren();
     make(panel, "h2", {}, view.name(one));
-    make(panel, "p", { class: "words" }, `Random keys: ${view.phase(one)}. Cheapest: ${view.describe(numbers.budget(one, "best", "rms", state.epsilon), one)}.`);
+    make(panel, "p", { class: "words" }, `Random keys: ${view.phase(one)}. Cheapest: ${view.describe(needed(one, "best"), one)}.`);
     make(panel, "h3", {}, "Exact error against keys drawn");
     curve(make(panel, "div", { id: "curve" }), one, room);
     legend(one);
@@ -27,31 +27,29 @@ function makeHead(view) {
   function curve(parent, one, room) {
     const height = 250, box = { left: 46, right: room - 6, top: 26, bottom: height - 40 };
     const svg = draw.canvas(parent, room, height, `Error of ${view.name(one)} against the number of keys, logarithmic axes`);
-    const { sampled, kept } = one.curves, last = one.n.length - 1, n = need(one, "rms");
+    const { sampled, kept, median, p90 } = one.curves, epsilon = view.error(), { n } = needed(one, "sampled");
     // where all keys are drawn the error is zero, which a logarithm cannot show
-    const floor = [...sampled.rms].reverse().find((error) => error > 1e-3 * sampled.rms[0]) ?? state.epsilon;
-    const high = 1.25 * Math.max(...sampled.p90, ...sampled.rms, state.epsilon), low = Math.min(state.epsilon, floor) / 2;
-    const x = draw.log(one.n[0], one.n[last] * 1.12, box.left, box.right), y = draw.log(low, high, box.bottom, box.top);
+    const [, floor] = [...sampled].reverse().find(([, error]) => error > 1e-3 * sampled[0][1]) ?? [0, epsilon];
+    const [first] = sampled[0], [last] = sampled.at(-1);
+    const high = 1.25 * Math.max(...[...p90, ...sampled].map(([, error]) => error), epsilon), low = Math.min(epsilon, floor) / 2;
+    const x = draw.log(first, last * 1.12, box.left, box.right), y = draw.log(low, high, box.bottom, box.top);
     draw.axes(svg, box,
-      { scale: x, ticks: draw.logTicks(one.n[0], one.n[last] * 1.12), format: words.tick, title: "keys drawn, n" },
+      { scale: x, ticks: draw.logTicks(first, last * 1.12), format: words.tick, title: "keys drawn, n" },
       { scale: y, ticks: draw.logTicks(low, high), format: (tick) => `${words.number(100 * tick)} %`, title: "error, relative to the head's output" });
     make(make(make(svg, "defs"), "clipPath", { id: "clip" }), "rect", { x: box.left, y: box.top - 4, width: box.right - box.left, height: box.bottom - box.top + 4 });
     const inside = make(svg, "g", { "clip-path": "url(#clip)" });
-    const points = (errors) => fine(one.n).map((at) => [x(at), y(Math.max(numbers.errorAt(one.n, errors, at), low / 1000))]);
-    make(inside, "path", { class: "band", d: `${draw.path([...points(sampled.median), ...points(sampled.p90).reverse()])}Z` });
-    const anchor = Math.floor(last / 2), guide = (k) => y(sampled.rms[anchor] * (one.n[k] / one.n[anchor]) ** -one.asymptotic_exponent);
-    make(inside, "line", { class: "guide", x1: x(one.n[0]), x2: x(one.n[last]), y1: guide(0), y2: guide(last) });
-    make(inside, "path", { class: "other", d: draw.path(points(kept.rms)) });
-    make(inside, "path", { class: "rms", d: draw.path(points(sampled.rms)) });
-    make(inside, "line", { class: "level", x1: box.left, x2: box.right, y1: y(state.epsilon), y2: y(state.epsilon) });
+    const points = (curve) => curve.map(([at, error]) => [x(at), y(Math.max(error, low / 1000))]);
+    make(inside, "path", { class: "band", d: `${draw.path([...points(median), ...points(p90).reverse()])}Z` });
+    const anchor = sampled[Math.floor(sampled.length / 2)], guide = (at) => y(anchor[1] * (at / anchor[0]) ** -one.asymptotic_exponent);
+    make(inside, "line", { class: "guide", x1: x(first), x2: x(last), y1: guide(first), y2: guide(last) });
+    make(inside, "path", { class: "other", d: draw.path(points(kept)) });
+    make(inside, "path", { class: "rms", d: draw.path(points(sampled)) });
+    make(inside, "line", { class: "level", x1: box.left, x2: box.right, y1: y(epsilon), y2: y(epsilon) });
     if (n === null) return;
     const right = x(n) > (box.left + box.right) / 2;
-    make(inside, "circle", { class: "mark", cx: x(n), cy: y(state.epsilon), r: 4.5 });
-    make(svg, "text", { class: "strong halo", x: x(n) + (right ? -10 : 10), y: y(state.epsilon) + (right ? 16 : -8), "text-anchor": right ? "end" : "start" }, `n(ε) = ${words.count(n)}`);
+    make(inside, "circle", { class: "mark", cx: x(n), cy: y(epsilon), r: 4.5 });
+    make(svg, "text", { class: "strong halo", x: x(n) + (right ? -10 : 10), y: y(epsilon) + (right ? 16 : -8), "text-anchor": right ? "end" : "start" }, `n = ${words.count(n)}`);
   }
-
-  /* The curve is drawn as it is read: between its points the squared error is a + b/n. */
-  const fine = (n) => n.flatMap((at, k) => (k ? Array.from({ length: 20 }, (_, j) => n[k - 1] * (at / n[k - 1]) ** ((j + 1) / 20)) : [at]));
 
   function histogram(parent, one, room) {
     const [from, to, bins] = run.score_bins, step = (to - from) / bins, counts = one.score_counts;
@@ -74,7 +72,7 @@ function makeHead(view) {
     const list = make(panel, "dl", { class: "facts" }), shares = Object.entries(one.shares);
     const range = (values) => `${words.number(values[1])} (${words.number(values[0])} to ${words.number(values[2])})`;
     const rows = [
-      ["n(ε), random keys", `${counted(need(one, "p90"), one)} for 90 % of queries, ${counted(need(one, "median"), one)} for half, ${counted(need(one, "rms"), one)} in the rms`],
+      ["Keys needed", `${counted(needed(one, "best"))} of ${words.count(one.visible_keys)}; random keys only ${counted(needed(one, "sampled"))}, keep and draw ${counted(needed(one, "kept"))}`],
       ["Effective keys", `${range(one.effective_keys)} of ${words.count(one.visible_keys)}`],
       ["Spread of scores s", range(one.score_spread)],
       ["Horizon H", words.number(one.horizon)],

@@ -1,21 +1,21 @@
-/* The heads of a model: every part of the page follows the error, the policy and the statistic chosen. */
+/* The heads of a model: every part of the page follows the error and the policy chosen. */
 function showHeads(run) {
-  const view = makeView(run), { state, heads, need, pooled } = view;
+  const view = makeView(run), { state, heads, needed } = view;
   const get = (id) => document.getElementById(id);
   const COLUMNS = [
     ["Layer", (one) => [one.layer]],
     ["Head", (one) => [one.head]],
-    ["n(ε), half of queries", (one) => counted(need(one, "median"), one)],
-    ["n(ε), 90 % of queries", (one) => counted(need(one, "p90"), one)],
-    ["Keys read (rms)", (one) => [Math.round(numbers.budget(one, state.policy, "rms", state.epsilon).keys)]],
+    ["Keys needed", (one) => counted(one, state.policy)],
+    ["Random keys only", (one) => counted(one, "sampled")],
+    ["Keep and draw", (one) => counted(one, "kept")],
     ["Keys seen", (one) => [Math.round(one.visible_keys)]],
     ["Effective keys", (one) => [one.effective_keys[1], words.number(one.effective_keys[1])]],
     ["Spread s", (one) => [one.score_spread[1], words.number(one.score_spread[1])]],
     ["Horizon H", (one) => [one.horizon, words.number(one.horizon)]],
-    ["Slope", (one) => [-one.local_exponent, `−${words.number(one.local_exponent)}`]],
+    ["Slope", (one) => (one.local_exponent === null ? ["", "–"] : [-one.local_exponent, `−${words.number(one.local_exponent)}`])],
     ["In words", (one) => [view.phase(one)]],
   ];
-  const counted = (n, one) => [n ?? 2 * one.visible_keys, view.counted(n, one).replace("more than ", ">")];
+  const counted = (one, policy) => [needed(one, policy).keys, view.counted(needed(one, policy))];
 
   /* --- table ------------------------------------------------------------------------------------ */
   const rows = new Map();
@@ -36,7 +36,7 @@ function showHeads(run) {
     for (const [one, row] of rows)
       COLUMNS.forEach(([, read], k) => {
         const [value, text = typeof value === "number" ? words.count(value) : value] = read(one), cell = row.cells[k];
-        if (cell.dataset.value === String(value)) return;
+        if (cell.dataset.value === String(value) && cell.textContent === String(text)) return;
         cell.dataset.value = value;
         cell.textContent = text;
       });
@@ -68,31 +68,24 @@ function showHeads(run) {
     waiting = requestAnimationFrame(work);
   }
 
-  /* --- the slider: round levels, and the run's own ------------------------------------------------- */
-  const STEPS = [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9];
-  const LEVELS = [...new Set([0.1, 1, 10].flatMap((ten) => STEPS.map((step) => step * ten)).concat(100, 100 * run.facts.rel_error).map((level) => Number(level.toPrecision(6))))]
-    .filter((level) => level >= 0.5 || level === 100 * run.facts.rel_error).sort((a, b) => a - b);
-
-  function setEpsilon(percent) {
-    const far = (level) => Math.abs(Math.log(level / percent));
-    state.epsilon = percent / 100;
-    get("epsilon").value = LEVELS.reduce((best, level, k) => (far(level) < far(LEVELS[best]) ? k : best), 0);
+  /* --- the slider: the levels that the run was worked out for; a number typed goes to the nearest ---- */
+  function setLevel(level) {
+    state.level = level;
+    get("epsilon").value = level;
     get("epsilon").setAttribute("aria-valuetext", view.epsilon());
+    get("percent").value = words.number(100 * view.error(), 4);
   }
 
-  get("epsilon").max = LEVELS.length - 1;
+  get("epsilon").max = run.levels.length - 1;
   get("epsilon").addEventListener("input", (event) => {
-    setEpsilon(LEVELS[event.target.value]);
-    get("percent").value = words.number(100 * state.epsilon, 4);
+    setLevel(Number(event.target.value));
     soon(update);
   });
-  get("percent").addEventListener("input", (event) => {
-    const percent = Number(event.target.value);
-    if (!(percent >= 0.01 && percent <= 1000)) return;
-    setEpsilon(percent);
+  get("percent").addEventListener("change", (event) => {
+    const wanted = Number(event.target.value) / 100, far = (level) => Math.abs(Math.log(level / wanted));
+    setLevel(wanted > 0 ? run.levels.reduce((best, level, k) => (far(level) < far(run.levels[best]) ? k : best), 0) : state.level);
     soon(update);
   });
-  get("statistic").addEventListener("change", (event) => { state.statistic = event.target.value; soon(update); });
   let wide = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth === wide) return;
@@ -101,10 +94,8 @@ function showHeads(run) {
   });
 
   /* --- start: with a head that is neither the cheapest nor the dearest ------------------------------ */
-  setEpsilon(100 * run.facts.rel_error);
-  state.epsilon = run.facts.rel_error;
-  get("percent").value = words.number(100 * state.epsilon, 4);
-  state.chosen = [...heads].sort((a, b) => numbers.budget(a, "best", "rms", state.epsilon).keys - numbers.budget(b, "best", "rms", state.epsilon).keys)[Math.floor(heads.length / 2)];
+  setLevel(run.own);
+  state.chosen = [...heads].sort((a, b) => needed(a, "best").keys - needed(b, "best").keys)[Math.floor(heads.length / 2)];
   makeTable();
   map.resize();
   update();

@@ -3,7 +3,7 @@ function makeMap(view) {
   const { make } = draw, { heads, layers, width, most, state } = view;
   const place = document.getElementById("map"), cells = new Map();
   // colours over what occurs at the run's own error, the same for every error, so that the slider is seen to act
-  const low = Math.max(1, Math.min(most / 4, ...heads.map((one) => numbers.budget(one, "best", "rms", view.run.facts.rel_error).keys)) / 2);
+  const low = Math.max(1, Math.min(most / 4, ...heads.map((one) => view.needed(one, "best", view.run.own).keys)) / 2);
   const shade = (count) => Math.log(Math.max(count, low) / low) / Math.log(most / low);
 
   function hatch(svg) {
@@ -82,12 +82,12 @@ function makeMap(view) {
   function update() {
     document.getElementById("map-title").textContent = `Keys each head needs for ${view.epsilon()} error`;
     for (const [one, parts] of cells) {
-      const budget = view.found(one), share = shade(budget.keys);
+      const need = view.needed(one), share = shade(need.keys);
       parts.rect.setAttribute("fill", draw.colour(share));
-      parts.hatch.setAttribute("visibility", budget.full ? "visible" : "hidden");
-      parts.cell.setAttribute("aria-label", `${view.name(one)}: ${view.short(budget)} keys`);
+      parts.hatch.setAttribute("visibility", need.all ? "visible" : "hidden");
+      parts.cell.setAttribute("aria-label", `${view.name(one)}: ${need.text} keys`);
       if (!parts.text) continue;
-      parts.text.textContent = view.short(budget);
+      parts.text.textContent = need.text;
       parts.text.setAttribute("class", share > 0.5 ? "on-light" : "on-dark");
     }
     choose();

@@ -1,7 +1,6 @@
 /* Heads on the plane of score spread and keys, with the lines s² = ½ log n and s² = 2 log n of Gaussian scores. */
 function makePhase(view) {
   const { make } = draw, { heads, layers, most, state } = view;
-  const STATISTICS = { p90: "90 % of queries", median: "half of the queries", rms: "rms over queries" };
   const place = document.getElementById("phase"), dots = new Map();
   const spreads = heads.flatMap((one) => [one.score_spread[0], one.score_spread[2]]).filter((s) => s > 0);
   const narrow = Math.max(0.05, Math.min(0.5, ...spreads) / 1.15), wide = 1.15 * Math.max(3, ...spreads), high = 1.6 * most;
@@ -24,7 +23,7 @@ function makePhase(view) {
     }
     draw.axes(svg, box,
       { scale: x, ticks: draw.logTicks(narrow, wide), format: (tick) => words.number(tick), title: room > 480 ? "s: standard deviation of a query's scores (nats)" : "s: spread of a query's scores (nats)" },
-      { scale: y, ticks: draw.logTicks(1, high), format: words.tick, title: `keys for ${view.epsilon()} error${room > 480 ? `, ${STATISTICS[state.statistic]}` : ""}` });
+      { scale: y, ticks: draw.logTicks(1, high), format: words.tick, title: `keys for ${view.epsilon()} error` });
     make(svg, "path", { class: "line-clt", d: draw.path(clt) });
     make(svg, "path", { class: "line-one", d: draw.path(one) });
     dots.clear();
@@ -33,7 +32,7 @@ function makePhase(view) {
   }
 
   function addDot(svg, one, x, y) {
-    const at = y(Math.max(1, view.found(one).keys)), spread = one.score_spread.map((s) => x(Math.max(s, narrow)));
+    const at = y(Math.max(1, view.needed(one).keys)), spread = one.score_spread.map((s) => x(Math.max(s, narrow)));
     if (heads.length <= 200) make(svg, "line", { class: "whisker", x1: spread[0], x2: spread[2], y1: at, y2: at });
     const dot = make(svg, "circle", { class: "dot", cx: spread[1], cy: at, r: heads.length > 400 ? 3.5 : 5, fill: draw.colour(layers > 1 ? one.layer / (layers - 1) : 0.5) });
     hoverable(view, dot, one);

@@ -1,41 +1,33 @@
-/* What is chosen on the page, and the heads' numbers and words for it. */
+/* What is chosen on the page, and the heads' ready numbers and words for it. */
 function makeView(run) {
-  const heads = run.heads, pooled = run.facts.population === "corpus";
-  const state = { epsilon: run.facts.rel_error, policy: pooled ? "sampled" : "best", statistic: "p90", chosen: heads[0] };
+  const heads = run.heads, pooled = run.pooled;
+  const state = { level: run.own, policy: pooled ? "sampled" : "best", chosen: heads[0] };
 
-  const epsilon = () => `${words.number(100 * state.epsilon, 4)} %`;
-  /* Keys read under the chosen policy and statistic. */
-  const found = (one) => numbers.budget(one, state.policy, state.statistic, state.epsilon);
-  /* n(ε): random keys only. */
-  const need = (one, statistic) => numbers.leastN(one.n, one.curves.sampled[statistic], state.epsilon);
-  const enough = (n, one) => n !== null && n < one.visible_keys;
+  const error = () => run.levels[state.level];
+  const epsilon = () => `${words.number(100 * error(), 4)} %`;
+  /* Keys that a query of this head reads, as the run worked them out for this level. */
+  function needed(one, policy = state.policy, level = state.level) {
+    const { keys, n, text } = one.needed[policy];
+    return { keys: keys[level], n: n[level], text: text[level], all: n[level] === null };
+  }
 
   const name = (one) => `Layer ${one.layer}, head ${one.head}${one.cross ? ", of another sequence" : ""}`;
-  const short = (budget) => (budget.full ? (pooled ? `>${words.short(budget.keys)}` : "all") : words.short(budget.keys));
-  function counted(n, one) {
-    if (pooled) return n === null ? `more than ${words.count(one.visible_keys)}` : words.count(n);
-    return enough(n, one) ? words.count(n) : "all";
-  }
+  const counted = (need) => (need.all ? "all" : words.count(need.keys));
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, key) => values[key]);
+  const phase = (one) => fill(run.phases[one.kinds[state.level]], { error: epsilon(), keys: needed(one, "sampled").text, visible: one.visible });
 
-  function phase(one) {
-    const n = need(one, "p90"), effective = one.effective_keys[1];
-    if (effective < 3) return `picks ${effective < 1.5 ? "one key" : "a few keys"}: do not sample`;
-    if (!enough(n, one)) return `needs all its keys for ${epsilon()}`;
-    if (n <= one.visible_keys / 4) return `averages: ${n} keys are enough`;
-    return `averages slowly: ${n} of ${one.visible_keys.toFixed(0)} keys`;
-  }
-
-  function describe(budget, one) {
-    if (budget.full) return pooled ? "more than the pool holds" : "read all keys";
-    const text = budget.policy === "sampled" ? `draw ${words.count(budget.sampled)}` : `keep ${words.count(one.kept_keys.kept)}, draw ${words.count(budget.sampled)} more`;
-    return `${text}: ${words.percent(budget.keys / one.visible_keys)} of the keys`;
+  function describe(need, one) {
+    if (need.all) return pooled ? "more than the pool holds" : "read all keys";
+    const text = need.text.endsWith("+") ? `keep ${words.count(one.kept)}, draw ${words.count(need.n)} more` : `draw ${words.count(need.n)}`;
+    return `${text}: ${words.percent(need.keys / one.visible_keys)} of the keys`;
   }
 
   return {
-    run, heads, pooled, state, epsilon, found, need, enough, name, short, counted, phase, describe,
+    run, heads, pooled, state, error, epsilon, needed, name, counted, phase, describe,
     layers: 1 + Math.max(...heads.map((one) => one.layer)),
     width: 1 + Math.max(...heads.map((one) => one.head)),
     most: Math.max(2, ...heads.map((one) => one.visible_keys)),
+    full: heads.reduce((sum, one) => sum + one.visible_keys, 0),
     choose: null,
   };
 }
@@ -44,11 +36,11 @@ function makeView(run) {
 function hoverable(view, node, one) {
   const tip = document.getElementById("tip");
   const show = () => {
-    const { need, counted } = view;
+    const { needed, counted } = view;
     tip.textContent = [
       view.name(one),
-      `${view.describe(view.found(one), one)}`,
-      `random keys only: ${counted(need(one, "p90"), one)} for 90 % of queries, ${counted(need(one, "median"), one)} for half`,
+      `${view.describe(needed(one), one)}`,
+      `random keys only: ${counted(needed(one, "sampled"))}; keep and draw: ${counted(needed(one, "kept"))}`,
       `effective keys ${words.number(one.effective_keys[1])} of ${words.count(one.visible_keys)}, horizon ${words.number(one.horizon)}`,
       view.phase(one),
     ].join("\n");

@@ -1,0 +1,25 @@
+"""How far a long piece of work is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], object]
+"""Called with (parts done, parts in all)."""
+
+
+class Steps:
+    """One progress over several parts of about equal length."""
+
+    def __init__(self, progress: Progress | None, parts: int) -> None:
+        self.progress, self.parts, self.part = progress, parts, -1
+
+    def next(self) -> Progress:
+        self.part += 1
+        before = 100 * self.part
+
+        def tell(done: int, total: int) -> None:
+            if self.progress is not None:
+                self.progress(before + 100 * done // total, 100 * self.parts)
+
+        return tell

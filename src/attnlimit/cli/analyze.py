@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
+from attnlimit.cli.model_options import Device, Dtype, Model, Text, loaded_model
 from attnlimit.errors import MissingExtra
 from attnlimit.numerics.words import counted
 
@@ -21,12 +22,8 @@ SHADES = ("green", "yellow", "dark_orange", "red")
 
 @guarded
 def analyze(
-    model: Annotated[
-        str | None, typer.Argument(help="Hub id, folder or .gguf file (default: the packaged BERT).")
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(help="Text: files, .jsonl or - (default: Wikipedia articles).")
-    ] = None,
+    model: Model = None,
+    text: Text = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens of a passage.")] = None,
     queries: Annotated[int, typer.Option(help="Random queries of each head.")] = 64,
     population: Annotated[
@@ -35,8 +32,8 @@ def analyze(
     passages: Annotated[int | None, typer.Option(help="Passages read.")] = None,
     rel_error: Annotated[float, typer.Option(help="Error allowed, relative to the head's outputs.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of the choice of queries.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     folder: Annotated[Path, typer.Option("--out", help="Where the run is written.")] = Path(
         "attnlimit-out/run"
     ),
@@ -45,14 +42,13 @@ def analyze(
     """How many keys every head of a model needs on a text: exact, per layer and head."""
     from attnlimit.models.analyse.analyze import Reading
     from attnlimit.models.analyse.analyze import analyze as analyze_model
-    from attnlimit.models.see.load import load, packaged_bert
     from attnlimit.models.see.text import texts
     from attnlimit.report.html import write_report
 
     reading = Reading(
         tokens=tokens, passages=passages, queries=queries, population=cast(Any, population), seed=seed
     )
-    loaded = load(model or packaged_bert(), device=device, dtype=dtype)
+    loaded = loaded_model(model, device, dtype)
     given = texts(text)
     with progress("layers") as step:
         run = analyze_model(

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnlimit.cli.common import AsJson, err, guarded, numbers, out, print_json, progress, table
+from attnlimit.cli.model_options import (
+    Device,
+    Dtype,
+    Examples,
+    Model,
+    PerQuery,
+    Seeds,
+    Text,
+    loaded_model,
+    with_interval,
+)
 from attnlimit.errors import InputError, MissingExtra
+from attnlimit.files.records import write_json
 
 if TYPE_CHECKING:
-    from attnlimit.models.judge.compare import Comparison
-    from attnlimit.models.judge.downstream import DownstreamCurve
-    from attnlimit.models.judge.intervals import Estimate
+    from attnlimit.models.judge import Comparison, DownstreamCurve
 
 
 @guarded
 def downstream(
-    model: Annotated[
-        str | None, typer.Argument(help="Hub id, folder or .gguf file (default: the packaged BERT).")
-    ] = None,
+    model: Model = None,
     keys: Annotated[
         str, typer.Option(help="Sampled keys per head: 4,16,64 or 4:64:3 (log-spaced).")
     ] = "8,24,72",
@@ -32,105 +40,82 @@ def downstream(
     policy: Annotated[
         str, typer.Option(help="sampled, or kept: own token, sinks, window and top keys are always there.")
     ] = "sampled",
-    text: Annotated[
-        list[str] | None, typer.Option(help="Text: files, .jsonl or - (default: Wikipedia articles).")
-    ] = None,
+    text: Text = None,
     tokens: Annotated[
         int | None, typer.Option(help="Tokens of an example (default: 256, or the run's).")
     ] = None,
-    examples: Annotated[
-        int | None, typer.Option(help="Examples of the task (default: 32 texts, 64 windows).")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Sampled runs, with seeds 0, 1, ….")] = 2,
-    per_query: Annotated[
-        bool,
-        typer.Option("--per-query/--shared", help="Keys of each query, or one order for the whole text."),
-    ] = True,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …")] = None,
+    examples: Examples = None,
+    seeds: Seeds = 2,
+    per_query: PerQuery = True,
+    device: Device = None,
+    dtype: Dtype = None,
     folder: Annotated[Path, typer.Option("--out", help="Where downstream.json and figures go.")] = Path(
         "attnlimit-out/downstream"
     ),
     as_json: AsJson = False,
 ) -> None:
     """The model's task against keys per head: in all, by thirds of the examples' horizons, and split against uniform."""
-    from attnlimit.files.records import write_json
     from attnlimit.models.analyse.run import Run
-    from attnlimit.models.judge.horizons import example_horizons
-    from attnlimit.models.judge.tasks import task_for
-    from attnlimit.models.judge.trial import DEFAULT_TOKENS
-    from attnlimit.models.see.load import load, packaged_bert
+    from attnlimit.models.budget.needed import KEEPING, RANDOM
+    from attnlimit.models.judge import Trial, compare_splits, downstream_curve, example_horizons
     from attnlimit.models.see.text import documents
 
-    if policy not in ("sampled", "kept"):
-        raise InputError(f"--policy must be one of sampled, kept; got {policy!r}.")
+    samplings = {"sampled": RANDOM, "kept": KEEPING}
+    if policy not in samplings:
+        raise InputError(f"--policy must be one of {', '.join(samplings)}; got {policy!r}.")
     sizes = [round(one) for one in numbers(keys, "--keys")]
     found = None if run is None else Run.load(run)
     given = documents(text or None)
-    loaded = load(model or packaged_bert(), device=device, dtype=dtype)
-    length = tokens
-    if tokens is None:
-        length = DEFAULT_TOKENS if found is None else found.facts.tokens
-    common: dict[str, Any] = {"tokens": length, "examples": examples}
+    loaded = loaded_model(model, device, dtype)
+    length = found.facts.tokens if tokens is None and found is not None else tokens
+    trial = Trial(tokens=length, examples=examples, seeds=range(seeds), per_query=per_query)
     with progress("horizons") as step:
-        horizons = example_horizons(loaded, given, **common, progress=step)
-    common |= {
-        "horizons": horizons if len(horizons) >= 3 else None,
-        "seeds": range(seeds),
-        "per_query": per_query,
-    }
+        horizons = example_horizons(loaded, trial.task_of(loaded), trial.run(loaded, given, step))
+    comparison = None
     with progress("percent") as step:
-        curve, comparison = _curves(loaded, given, sizes, found, split, policy, {**common, "progress": step})
-    record = curve.to_dict() if comparison is None else comparison.to_dict()
-    record |= {"horizons": horizons.tolist(), "policy": policy, "per_query": per_query}
+        if found is None:
+            way = samplings[policy]
+            curve = downstream_curve(loaded, given, sizes, sampling=way, trial=trial, progress=step)
+        else:
+            comparison = compare_splits(
+                loaded, found, given, sizes, policy=policy, split=split, trial=trial, progress=step
+            )
+            curve = comparison.uniform
+    if len(horizons) >= 3:
+        comparison = comparison and comparison.by_horizon(horizons)
+        curve = curve.by_horizon(horizons)
+    more = {"horizons": horizons.tolist(), "policy": policy, "per_query": per_query}
+    record = (comparison or curve).to_dict() | more
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "downstream.json", record)
     figures = _figures(curve, comparison, folder)
     if as_json:
         print_json(record)
         return
-    _show(curve, comparison, policy, task_for(loaded).unit)
+    _show(curve, comparison, policy)
     out.print(f"Written: {folder}/downstream.json{figures}", highlight=False)
 
 
-def _curves(
-    loaded: Any, given: Any, sizes: list[int], run: Any, split: str, policy: str, options: dict[str, Any]
-) -> tuple[DownstreamCurve, Comparison | None]:
-    from attnlimit.models.budget.needed import KEEPING
-    from attnlimit.models.judge.compare import compare_splits
-    from attnlimit.models.judge.downstream import downstream_curve
-
-    if run is None:
-        return downstream_curve(
-            loaded, given, sizes, kept=KEEPING.kept if policy == "kept" else None, **options
-        ), None
-    comparison = compare_splits(loaded, run, given, sizes, policy=policy, split=split, **options)
-    return comparison.uniform, comparison
-
-
 def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path) -> str:
-    from attnlimit.report.figures.downstream import downstream_figure
+    from attnlimit.report.figures.downstream import thirds_figure
     from attnlimit.report.figures.style import save
 
-    drawn: Any = curve
-    if comparison is not None:
-        drawn = {"the same in every head": comparison.uniform, "optimal split": comparison.split}
     try:
-        save(downstream_figure(drawn), folder / "downstream.png")
+        save((comparison or curve).plot(), folder / "downstream.png")
         if curve.third is None:  # too few examples
             return ", downstream.png"
-        save(downstream_figure(curve, thirds=True), folder / "thirds.png")
+        save(thirds_figure(curve), folder / "thirds.png")
     except MissingExtra as missing:
         err.print(f"No figures: {missing}", highlight=False)
         return ""
     return ", downstream.png, thirds.png"
 
 
-def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str, unit: str) -> None:
+def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str) -> None:
     """A row a size: all examples and thirds; then the split, and the keys that it needs for the same."""
     thirds, name = curve.thirds, curve.full.name
     rows: list[list[str]] = [
-        [f"{curve.keys[k]:.1f}", f"{curve.share[k]:.0%}", _short(value)]
+        [f"{curve.keys[k]:.1f}", f"{curve.share[k]:.0%}", with_interval(value)]
         + [f"{part[k].value:.3f}" for part in thirds.values()]
         for k, value in enumerate(curve.values)
     ]
@@ -139,19 +124,17 @@ def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str, un
     columns = ["keys", "of all", name, *(f"{third} H" for third in thirds)]
     out.print(table("The same number of keys in every head; H: thirds by horizon", columns, rows))
     if comparison is not None:
-        pairs = zip(comparison.uniform.keys, comparison.split.values, comparison.ratios, strict=True)
-        split = [[f"{keys:.1f}", _short(value), _short(ratio, 2)] for keys, value, ratio in pairs]
+        pairs = zip(curve.keys, comparison.split.values, comparison.ratios, strict=True)
+        split = [
+            [f"{keys:.1f}", with_interval(value), with_interval(ratio, 2)] for keys, value, ratio in pairs
+        ]
         columns = ["keys", name, "keys for what uniform reaches, over uniform keys"]
         out.print()
         out.print(table(f"Optimal split ({comparison.objective})", columns, split))
     kept = "own token, sinks, window and top keys kept, the rest drawn" if policy == "kept" else "all drawn"
     out.print(
         f"\nKeys: distinct ones per query and head ({kept}). {curve.per_example.shape[2]} examples, "
-        f"{len(curve.seeds)} seeds, {curve.level:.0%} intervals. {name.capitalize()}: {unit}.",
+        f"{len(curve.seeds)} seeds, {curve.level:.0%} intervals. {name.capitalize()}: {curve.full.unit}.",
         highlight=False,
         markup=False,
     )
-
-
-def _short(one: Estimate, digits: int = 3) -> str:
-    return f"{one.value:.{digits}f} [{one.low:.{digits}f}, {one.high:.{digits}f}]"

@@ -8,41 +8,42 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnlimit.cli.common import AsJson, guarded, out, print_json, progress, table
+from attnlimit.cli.model_options import (
+    Device,
+    Dtype,
+    Examples,
+    Model,
+    PerQuery,
+    Seeds,
+    Text,
+    loaded_model,
+    with_interval,
+)
 
 if TYPE_CHECKING:
-    from attnlimit.models.judge.intervals import Estimate
-    from attnlimit.models.judge.verify import Verification
+    from attnlimit.models.judge import Verification
 
 
 @guarded
 def verify(
-    model: Annotated[
-        str | None, typer.Argument(help="Hub id, folder or .gguf file (default: the packaged BERT).")
-    ] = None,
+    model: Model = None,
     budgets: Annotated[Path, typer.Option(help="File that attnlimit budget wrote.")] = Path("budgets.json"),
-    text: Annotated[
-        list[str] | None, typer.Option(help="Text: files, .jsonl or - (default: Wikipedia articles).")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Sampled runs, with seeds 0, 1, ….")] = 3,
+    text: Text = None,
+    seeds: Seeds = 3,
     tokens: Annotated[
         int | None, typer.Option(help="Tokens of an example (default: as the budgets have it).")
     ] = None,
     windows: Annotated[int, typer.Option(help="Windows of text on which heads and layers are compared.")] = 8,
-    examples: Annotated[
-        int | None, typer.Option(help="Examples of the task (default: 32 texts, 64 windows or all labels).")
-    ] = None,
+    examples: Examples = None,
     slack: Annotated[
         float, typer.Option(help="How far a head's error may surely be above the predicted one.")
     ] = 0.1,
     drop: Annotated[
         float, typer.Option(help="Loss allowed: accuracy lost, or relative growth of perplexity.")
     ] = 0.02,
-    per_query: Annotated[
-        bool,
-        typer.Option("--per-query/--shared", help="Keys of each query, or one order for the whole text."),
-    ] = True,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …")] = None,
+    per_query: PerQuery = True,
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Full model against the model with budgets: heads, layers, logits, task, and a verdict.
@@ -50,16 +51,14 @@ def verify(
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
     from attnlimit.models.budget.budgets import Budgets
-    from attnlimit.models.judge.trial import Trial
-    from attnlimit.models.judge.verify import Allowed
-    from attnlimit.models.judge.verify import verify as verify_model
-    from attnlimit.models.see.load import load, packaged_bert
+    from attnlimit.models.judge import Allowed, Trial
+    from attnlimit.models.judge import verify as verify_model
     from attnlimit.models.see.text import documents
 
     allowed = Allowed(slack=slack, drop=drop)
     given = documents(text or None)
     found = Budgets.load(budgets)
-    loaded = load(model or packaged_bert(), device=device, dtype=dtype)
+    loaded = loaded_model(model, device, dtype)
     with progress("percent") as step:
         result = verify_model(
             loaded,
@@ -94,7 +93,7 @@ def _show(result: Verification) -> None:
                 _mean(result.measured[layer].tolist()),
                 spread,
                 str(int(result.above[layer].sum())),
-                _short(result.hidden[layer]) if len(result.hidden) == len(result.measured) else "–",
+                with_interval(result.hidden[layer]) if len(result.hidden) == len(result.measured) else "–",
             )
         )
     columns = ["layer", "predicted", "measured", "ratio of heads", "above", "hidden states"]
@@ -112,10 +111,6 @@ def _show(result: Verification) -> None:
     out.print("\n".join(lines), highlight=False, markup=False)
     colour = "green" if result.holds else "red"
     out.print(result.verdict, style=f"bold {colour}", highlight=False, markup=False)
-
-
-def _short(one: Estimate) -> str:
-    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
 
 
 def _mean(values: list[float]) -> str:

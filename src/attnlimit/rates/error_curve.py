@@ -31,7 +31,7 @@ class ErrorCurve(Drawn):
     without replacement; a grid that starts at 0 (nothing drawn) is joined to its next point by a straight line.
 
     >>> curve = ErrorCurve((1, 16), torch.tensor([1.0, 0.25]))
-    >>> curve.at(4), curve.least(0.5)
+    >>> round(curve.at(4), 12), curve.least(0.5)
     (0.5, 4)
     """
 
@@ -81,8 +81,10 @@ class ErrorCurve(Drawn):
             return float(self.error[-1])
         left, (right, last) = self.n[k], end
         share = n / right if left == 0 else (1 / left - 1 / n) / (1 / left - 1 / right)
-        first = float(self.error[k]) ** 2
-        return math.sqrt(max(first + share * (last**2 - first), 0.0))
+        first = float(self.error[k])
+        scale = max(first, last) or 1.0  # so that squares neither overflow nor underflow
+        square = (1 - share) * (first / scale) ** 2 + share * (last / scale) ** 2
+        return scale * math.sqrt(square)
 
     def least(self, error: float) -> int | None:
         """The least n whose error is at most that; None where the curve never gets there."""
@@ -93,7 +95,7 @@ class ErrorCurve(Drawn):
             if end is None or end[1] > error:
                 continue
             left, (right, last) = self.n[k], end
-            share = (here**2 - error**2) / (here**2 - last**2)
+            share = (1 - (error / here) ** 2) / max(1 - (last / here) ** 2, 1e-300)
             exact = share * right if left == 0 else 1 / (1 / left + share * (1 / right - 1 / left))
             return min(right, max(left + 1, math.ceil(exact - 1e-9 * exact)))
         return None

@@ -29,9 +29,9 @@ __all__ = [
 WHERE = {
     "gaussian": "moments",
     "sphere": "moments",
-    "bert": "bert",
-    "bigbird-iid": "bigbird",
-    "bigbird-window": "bigbird",
+    "bert": "model_heads",
+    "bigbird-iid": "model_heads",
+    "bigbird-window": "model_heads",
     "downstream": "downstream",
     "downstream-by-horizon": "downstream",
     "token-cloud": "token_cloud",

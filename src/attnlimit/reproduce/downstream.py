@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -12,49 +12,47 @@ from torch import Tensor
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import bounds, crossed_means
 from attnlimit.models.judge.tasks import TaskResult
+from attnlimit.report.figures.downstream import changes_figure
+from attnlimit.report.figures.downstream import thirds_figure as draw_thirds
 from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, weights, without_weights
+from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, without_weights
+from attnlimit.reproduce.models import results, weights
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kinds.downstream import Thinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL, THIRDS = "downstream", "downstream-by-horizon"
-Points = Sequence[dict[str, Any]]
+Sizes = Sequence[Thinned]
+"""One model with few keys to many."""
 UNITS = {"change": "relative change of the output", "divergence": "KL to the full model, nats"}
 
 
-def by_model(runs: Runs, spec: str) -> dict[str, list[dict[str, Any]]]:
-    """The points of each model, from few keys to many."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for point in sorted(runs[spec]["points"], key=lambda point: int(point["keys"])):
-        found.setdefault(point["model"], []).append(point)
+def by_model(runs: Runs) -> dict[str, list[Thinned]]:
+    """What was found of each model, from few keys to many."""
+    found: dict[str, list[Thinned]] = {}
+    for one in sorted(results(runs, Thinned), key=lambda one: one.keys):
+        found.setdefault(one.model, []).append(one)
     return found
 
 
-def curve(points: Points, what: str | None = None) -> DownstreamCurve:
+def curve(sizes: Sizes, what: Literal["sampled", "change", "divergence"] = "sampled") -> DownstreamCurve:
     """The task's metric, or one of the changes, at every size, seed and text; thirds by the texts' horizon."""
-    first = points[0]
-    cells = [point["sampled"] if what is None else point["changes"][what] for point in points]
-    per_example = torch.tensor(cells, dtype=torch.float64)
-    full = (
-        torch.tensor(first["full"], dtype=torch.float64)
-        if what is None
-        else torch.zeros(per_example.shape[2])
+    first, cells = sizes[0], torch.stack([getattr(one, what) for one in sizes])
+    task = what == "sampled"
+    full = first.full if task else torch.zeros_like(first.full)
+    found = DownstreamCurve(
+        model=first.model,
+        full=TaskResult(first.metric if task else UNITS[what], "", full),
+        sampled=tuple(one.keys for one in sizes),
+        keys=tuple(float(one.attended.mean()) for one in sizes),
+        share=tuple(float(one.share.mean()) for one in sizes),
+        per_example=cells,
+        seeds=tuple(range(cells.shape[1])),
+        level=0.95,
     )
-    name = first["metric"] if what is None else UNITS[what]
-    rank = torch.tensor(first["horizons"]).argsort(stable=True).argsort(stable=True)
-    return DownstreamCurve(
-        first["model"],
-        TaskResult(name, "", full.double()),
-        tuple(point["keys"] for point in points),
-        tuple(point["attended"] for point in points),
-        tuple(point["share"] for point in points),
-        per_example,
-        tuple(range(per_example.shape[1])),
-        0.95,
-        3 * rank // len(rank) if len(rank) >= 3 else None,
-    )
+    return found.by_horizon(first.horizons) if len(first.horizons) >= 3 else found
 
 
 def words(model: str) -> str:
@@ -64,37 +62,29 @@ def words(model: str) -> str:
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.downstream_changes import changes_figure
-
-    models = by_model(runs, ALL)
+    models = by_model(runs)
     first = next(iter(models.values()))
-    layers = {point["keys"]: point["layers"] for point in first}
-    changes = {words(model): curve(points, "change") for model, points in models.items()}
+    changes = {words(model): curve(sizes, "change") for model, sizes in models.items()}
     changes |= {
-        f"{words(model)}: KL (nats)": curve(points, "divergence")
-        for model, points in models.items()
-        if "divergence" in points[0]["changes"]
+        f"{words(model)}: KL (nats)": curve(sizes, "divergence")
+        for model, sizes in models.items()
+        if sizes[0].divergence is not None
     }
-    tasks = {f"{words(model)}: {points[0]['metric']}": curve(points) for model, points in models.items()}
+    tasks = {f"{words(model)}: {sizes[0].metric}": curve(sizes) for model, sizes in models.items()}
+    layers = {one.keys: one.layers.numpy() for one in first}
     return changes_figure(layers, changes, tasks, " ".join(weights(runs)))
 
 
 def thirds_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.downstream_changes import thirds_figure as draw
-
-    (points,) = by_model(runs, THIRDS).values()
-    return draw(curve(points, "change"), curve(points), " ".join(weights(runs)))
+    (sizes,) = by_model(runs).values()
+    return draw_thirds(curve(sizes, "change"), curve(sizes), note=" ".join(weights(runs)))
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
     found = []
-    for model, points in by_model(runs, ALL).items():
-        about = [
-            _change_falls(points, words(model)),
-            _task_rises(points, words(model)),
-            _comes_back(points, words(model)),
-        ]
-        found += without_weights(about) if model.startswith("random") else about
+    for model, sizes in by_model(runs).items():
+        about = [claim(sizes, words(model)) for claim in (_change_falls, _task_rises, _comes_back)]
+        found += without_weights(about) if sizes[0].random else about
     return found
 
 
@@ -108,10 +98,10 @@ def _ends(values: Tensor) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _change_falls(points: Points, who: str) -> Verdict:
+def _change_falls(sizes: Sizes, who: str) -> Verdict:
     """The exponent of the outputs' rms change in the number of keys, between the least and the most."""
-    squares = curve(points, "change").per_example.square()
-    log_n = float(np.log(points[-1]["keys"] / points[0]["keys"]))
+    squares = curve(sizes, "change").per_example.square()
+    log_n = float(np.log(sizes[-1].keys / sizes[0].keys))
 
     def exponent(means: Tensor) -> Tensor:
         return (means[..., 0] / means[..., -1]).log() / (2 * log_n)
@@ -121,72 +111,74 @@ def _change_falls(points: Points, who: str) -> Verdict:
     return at_least(claim, 0.0, value, _ends(exponent(_resampled(squares))))
 
 
-def _task_rises(points: Points, who: str) -> Verdict:
+def _task_rises(sizes: Sizes, who: str) -> Verdict:
     """Gain of the task's metric from the least keys to the most."""
-    cells = curve(points).per_example
+    cells = curve(sizes).per_example
     gain = cells[-1].mean() - cells[0].mean()
     resampled = _resampled(cells)
-    first, last = points[0]["keys"], points[-1]["keys"]
-    claim = f"{who}: {points[0]['metric']} rises with the keys: gain from {first} to {last} is above 0"
+    first, last = sizes[0].keys, sizes[-1].keys
+    claim = f"{who}: {sizes[0].metric} rises with the keys: gain from {first} to {last} is above 0"
     return at_least(claim, 0.0, float(gain), _ends(resampled[:, -1] - resampled[:, 0]))
 
 
-def _comes_back(points: Points, who: str) -> Verdict:
+def _comes_back(sizes: Sizes, who: str) -> Verdict:
     """With most keys the metric is that of the full model."""
-    cells = curve(points).per_example[-1:]
-    full = torch.tensor(points[0]["full"], dtype=torch.float64)
+    cells = curve(sizes).per_example[-1:]
+    full = sizes[0].full
     both = torch.cat([cells, full.expand_as(cells)])
     resampled = _resampled(both)
     value = float(full.mean())
     low, high = _ends(resampled[:, 0] - resampled[:, 1])
-    share = points[-1]["share"]
-    claim = f"{who}: with {share:.0%} of the keys {points[0]['metric']} is that of all keys"
+    share = float(sizes[-1].share.mean())
+    claim = f"{who}: with {share:.0%} of the keys {sizes[0].metric} is that of all keys"
     return equals(claim, value, float(cells.mean()), (value + low, value + high), resolution=0.2)
 
 
 def thirds_verdicts(runs: Runs) -> list[Verdict]:
-    (points,) = by_model(runs, THIRDS).values()
-    return [_grows_with_horizon(points), _loses_more(points)]
+    (sizes,) = by_model(runs).values()
+    return [_grows_with_horizon(sizes), _loses_more(sizes)]
 
 
-def _grows_with_horizon(points: Points) -> Verdict:
+def _grows_with_horizon(sizes: Sizes) -> Verdict:
     """Rank correlation over texts of horizon and change of output, the latter averaged over sizes and seeds."""
-    change = curve(points, "change").per_example.log().mean((0, 1))
-    value, interval = rank_correlation(points[0]["horizons"], change.tolist())
+    change = curve(sizes, "change").per_example.log().mean((0, 1))
+    value, interval = rank_correlation(sizes[0].horizons.tolist(), change.tolist())
     claim = "outputs change more in texts of larger horizon: rank correlation over texts is above 0"
     return at_least(claim, 0.0, value, interval)
 
 
-def _loses_more(points: Points) -> Verdict:
+def _loses_more(sizes: Sizes) -> Verdict:
     """Loss of the metric in the third with the highest horizons less that in the lowest, mean over sizes."""
-    found = curve(points)
+    found = curve(sizes)
     if found.third is None:
         raise ValueError("thirds need at least three texts")
-    lost = torch.tensor(points[0]["full"], dtype=torch.float64) - found.per_example
+    lost = sizes[0].full - found.per_example
     parts = [lost[:, :, found.third == place] for place in (2, 0)]
     resampled = [_resampled(part).mean(1) for part in parts]
     value = float(parts[0].mean() - parts[1].mean())
-    claim = f"{points[0]['metric']} loses more in texts of large horizon: loss of the high third minus the low one is above 0"
+    claim = f"{sizes[0].metric} loses more in texts of large horizon: loss of the high third minus the low one is above 0"
     return at_least(claim, 0.0, value, _ends(resampled[0] - resampled[1]))
 
 
 def thirds_said(runs: Runs) -> list[str]:
-    found = [horizon for point in runs[THIRDS]["points"] for horizon in point["horizons"]]
-    return [*weights(runs), f"Horizons of the texts lie between {min(found):.3g} and {max(found):.3g}."]
+    found = torch.cat([one.horizons for one in results(runs, Thinned)])
+    ends = f"{float(found.min()):.3g} and {float(found.max()):.3g}"
+    return [*weights(runs), f"Horizons of the texts lie between {ends}."]
 
 
 def table(runs: Runs) -> list[dict[str, Any]]:
     """One row for every model, size, seed and text."""
-    rows = []
-    for one in runs.values():
-        for point in one["points"]:
-            facts = {name: point[name] for name in ("model", "keys", "attended", "share", "metric")}
-            for seed, sampled in enumerate(point["sampled"]):
-                for k, value in enumerate(sampled):
-                    changed = {name: cells[seed][k] for name, cells in point["changes"].items()}
-                    text = {"text": k, "horizon": point["horizons"][k], "full": point["full"][k]}
-                    rows.append({**facts, "seed": seed, **text, "sampled": value, **changed})
-    return rows
+    return [
+        {
+            "model": one.model,
+            "keys": one.keys,
+            "share": float(one.share.mean()),
+            "metric": one.metric,
+            **dict(zip(one.columns, row, strict=True)),
+        }
+        for one in results(runs, Thinned)
+        for row in one.rows()
+    ]
 
 
 NOTES = (

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from attnlimit.numerics.words import counted
+from attnlimit.designs import Sampling
 from attnlimit.rates import exponents
 from attnlimit.reproduce.compare import at_least, at_most, equals, holds
-from attnlimit.reproduce.result import Outcome, Runs, Verdict
+from attnlimit.reproduce.result import Outcome, Verdict
+from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
 
 RESAMPLES = 2000
 SLACK = 0.01
 """Relative error of closed forms for keys that are drawn without repetition."""
-Heads = Sequence[dict[str, Any]]
+WHICH = "mean over heads"
+Heads = Sequence[HeadSlope]
 
 
-def chosen(point: dict[str, Any], policy: str, population: str = "text") -> list[dict[str, Any]]:
-    """The heads with one policy and population whose slope is known."""
+def chosen(found: HeadsConverged, sampling: Sampling, population: str = "text") -> list[HeadSlope]:
+    """The heads with one way of drawing from one population whose slope is known."""
+    wanted = (sampling, population)
     return [
-        one
-        for one in point["heads"]
-        if (one["policy"], one["population"]) == (policy, population) and one["exponent"] is not None
+        one for one in found.slopes if (one.sampling, one.population) == wanted and one.exponent is not None
     ]
 
 
-def published_of(one: dict[str, Any]) -> float:
-    return float(exponents(one["horizon"]).paper)
-
-
-def slower(heads: Heads) -> list[dict[str, Any]]:
+def slower(heads: Heads) -> list[HeadSlope]:
     """Heads whose whole interval is below the published exponent."""
-    return [one for one in heads if one["interval"][1] < published_of(one)]
+    return [one for one in heads if one.interval is not None and one.interval[1] < one.published]
 
 
 def mean_with_interval(values: np.ndarray) -> tuple[float, tuple[float, float]]:
@@ -61,19 +57,19 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, tup
     return float(stats.spearmanr(x, y).statistic), (float(low), float(high))
 
 
-def margin(heads: Heads, which: str) -> Verdict:
+def fitted(heads: Heads) -> np.ndarray:
+    return np.array([one.exponent for one in heads], dtype=float)
+
+
+def margin(heads: Heads) -> Verdict:
     """Heads fall at least as fast as published, in the mean."""
-    over = np.array([one["exponent"] - published_of(one) for one in heads])
+    over = fitted(heads) - np.array([one.published for one in heads])
     mean, interval = mean_with_interval(over)
-    return at_least(
-        f"no slower than published: fitted minus published exponent is at least 0, {which}",
-        0.0,
-        mean,
-        interval,
-    )
+    claim = f"no slower than published: fitted minus published exponent is at least 0, {WHICH}"
+    return at_least(claim, 0.0, mean, interval)
 
 
-def every_head(heads: Heads, which: str) -> Verdict:
+def every_head(heads: Heads) -> Verdict:
     """… and in every single one."""
     exceptions = len(slower(heads))
     note = (
@@ -81,7 +77,7 @@ def every_head(heads: Heads, which: str) -> Verdict:
         "keys is still before that at these n."
     )
     return holds(
-        f"no slower than published in every head: interval reaches the published exponent, {which}",
+        f"no slower than published in every head: interval reaches the published exponent, {heads[0].sampling}",
         "all heads",
         f"{len(heads) - exceptions} of {len(heads)}",
         not exceptions,
@@ -89,81 +85,38 @@ def every_head(heads: Heads, which: str) -> Verdict:
     )
 
 
-def falls_with_horizon(heads: Heads, which: str) -> Verdict:
+def falls_with_horizon(heads: Heads) -> Verdict:
     """Rank correlation of slope and horizon."""
-    value, interval = rank_correlation([one["horizon"] for one in heads], [one["exponent"] for one in heads])
-    claim = f"slower the larger the horizon: rank correlation of exponent and H is below 0, {which}"
+    value, interval = rank_correlation([one.horizon for one in heads], fitted(heads).tolist())
+    claim = "slower the larger the horizon: rank correlation of exponent and H is below 0, over heads"
     return at_most(claim, 0.0, value, interval)
 
 
-def nearer(heads: Heads, which: str) -> Verdict:
+def nearer(heads: Heads) -> Verdict:
     """Ours: the sharp exponent of the rms error describes heads better than the published one."""
-    sharp = np.array([float(exponents(one["horizon"]).rms) for one in heads])
-    fitted = np.array([one["exponent"] for one in heads])
-    published = np.array([published_of(one) for one in heads])
-    mean, interval = mean_with_interval(np.abs(fitted - sharp) - np.abs(fitted - published))
-    claim = f"ours: nearer to the sharp exponent than to the published one: difference of distances is below 0, {which}"
+    rates = [exponents(one.horizon) for one in heads]
+    off = [np.abs(fitted(heads) - [float(one) for one in some]) for some in zip(*((r.rms, r.paper) for r in rates), strict=True)]  # fmt: skip
+    mean, interval = mean_with_interval(off[0] - off[1])
+    claim = f"ours: nearer to the sharp exponent than to the published one: difference of distances is below 0, {WHICH}"
     note = "Both exponents are limits n → ∞ of Gaussian tokens; real heads at these n are neither."
     return at_most(claim, 0.0, mean, interval, note=note)
 
 
-def closed_form(heads: Heads, which: str) -> Verdict:
+def over_closed_form(one: HeadSlope) -> np.ndarray:
+    """log of Monte Carlo over the closed form at each n."""
+    ratio: np.ndarray = np.log((one.measured.error / one.closed.error).numpy())
+    return ratio
+
+
+def closed_form(heads: Heads, which: str = WHICH) -> Verdict:
     """Ours: Monte Carlo over the closed form is one."""
-    ratio = np.log([np.array(one["rms"]) / np.array(one["exact"]) for one in heads]).mean(1)
-    mean, (low, high) = mean_with_interval(ratio)
-    interval = (float(np.exp(low)), float(np.exp(high)))
+    mean, ends = mean_with_interval(np.array([over_closed_form(one).mean() for one in heads]))
+    low, high = np.exp(ends).tolist()
     claim = f"ours: no sampling is needed: Monte Carlo over closed form, {which}"
-    return equals(claim, 1.0, float(np.exp(mean)), interval, slack=SLACK, resolution=0.05)
+    return equals(claim, 1.0, float(np.exp(mean)), (low, high), slack=SLACK, resolution=0.05)
 
 
 def without_weights(found: Sequence[Verdict]) -> list[Verdict]:
     """Claims about a trained model cannot be told from random weights; the numbers are shown all the same."""
     note = "Random weights: this tries the code, and says nothing of the trained model."
     return [replace(one, outcome=Outcome.CANNOT_TELL, note=note) for one in found]
-
-
-def weights(runs: Runs) -> list[str]:
-    """Which weights were used, of every study and point, each once."""
-    return list(dict.fromkeys(point["weights"] for one in runs.values() for point in one["points"]))
-
-
-def short_weights(point: dict[str, Any]) -> str:
-    """The same for a figure."""
-    return {"packaged-bert": "packaged BERT (MiniLM-L6)"}.get(
-        point["model"], f"{point['model']}: random weights" if "random" in point["model"] else point["model"]
-    )
-
-
-def foot(point: dict[str, Any]) -> str:
-    """Weights and sizes, for the foot of a figure."""
-    some = counted(point["passages"], "passage")
-    return f"{point['weights']} {some} × {point['queries']} queries, {point['replicates']} replicates."
-
-
-def table(runs: Runs) -> list[dict[str, Any]]:
-    """One row for every head, policy and n."""
-    rows = []
-    for one in runs.values():
-        for point in one["points"]:
-            for head in point["heads"]:
-                low, high = head["interval"] or (None, None)
-                facts = {"model": point["model"], "replicates": point["replicates"]}
-                facts |= {
-                    k: head[k] for k in ("population", "policy", "layer", "head", "horizon", "exponent")
-                }
-                facts |= {
-                    "exponent_low": low,
-                    "exponent_high": high,
-                    "closed_form_exponent": head["exact_exponent"],
-                }
-                facts["published_exponent"] = published_of(head)
-                for k, n in enumerate(point["sizes"]):
-                    half = None if head["half_width"] is None else head["half_width"][k]
-                    curve = {
-                        "n": n,
-                        "rms": head["rms"][k],
-                        "half_width": half,
-                        "closed_form": head["exact"][k],
-                    }
-                    rows.append({**facts, **curve})
-    return rows

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnlimit.reproduce.table import table
+from attnlimit.studies.kind import Point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class Ran(dict[str, Any]):
+    """A finished study: its summary, and its points with their typed results."""
+
+    def __init__(self, summary: Mapping[str, Any], points: Sequence[Point[Any]]) -> None:
+        super().__init__(summary)
+        self.points = tuple(points)
+
 
 Runs: TypeAlias = Mapping[str, dict[str, Any]]
 """The summary of each finished study (`attnlimit.studies.summary`, what is not finite as None), by the name of its

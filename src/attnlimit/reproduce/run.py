@@ -11,7 +11,7 @@ from typing import Any
 
 from attnlimit.errors import AttnlimitError
 from attnlimit.inputs import as_count
-from attnlimit.reproduce.result import Reproduction, Verdict
+from attnlimit.reproduce.result import Ran, Reproduction, Verdict
 from attnlimit.reproduce.write import write
 from attnlimit.studies import (
     Estimate,
@@ -145,7 +145,7 @@ def _summary(
         opened = stack.enter_context(open_run(folder))
         if finished.done < finished.total:
             raise _unfinished(finished, opened.failures())
-        return derive(opened)
+        return Ran(derive(opened), opened.found())
 
 
 def _unfinished(finished: Finished, failures: list[dict[str, Any]]) -> AttnlimitError:

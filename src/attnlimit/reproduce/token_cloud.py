@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnlimit.drawing import draw
 from attnlimit.reproduce.compare import at_most, equals
-from attnlimit.reproduce.heads import weights
+from attnlimit.reproduce.models import only, weights
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kinds.token_cloud import Covered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,35 +20,38 @@ NORMAL = 1.96
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.token_cloud import token_cloud_figure
-
-    point = runs[SPEC]["points"][0]
-    return token_cloud_figure(point, f"Tokens behind layer {point['layer']}. {point['weights']}")
+    return draw(only(runs, Covered))
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    point = runs[SPEC]["points"][0]
-    found = []
-    for k, n in enumerate(point["n"]):
-        if n < point["points"]:
-            value, half = point["energy"][k], NORMAL * point["energy_standard_error"][k]
+    cloud, found = only(runs, Covered), []
+    rows = zip(cloud.n, cloud.predicted, *cloud.energy, strict=True)
+    for n, predicted, value, error in rows:
+        if n < cloud.points:
+            half = NORMAL * error
             claim = (
                 f"squared energy distance of {n} tokens to the cloud, over the mean distance of two tokens"
             )
-            found.append(equals(claim, point["predicted"][k], value, (value - half, value + half)))
-    return [_nearer(point), *found]
+            found.append(equals(claim, predicted, value, (value - half, value + half)))
+    return [_nearer(cloud), *found]
 
 
-def _nearer(point: dict[str, Any]) -> Verdict:
+def _nearer(cloud: Covered) -> Verdict:
     """Distance to the nearest member, from the smallest subsample to the largest."""
-    first, last = point["nearest"][0], point["nearest"][-1]
-    errors = np.array(point["nearest_standard_error"])
-    ratio = last / first
-    half = NORMAL * ratio * float(np.hypot(errors[0] / first, errors[-1] / last))
-    sizes = point["n"]
-    claim = f"subsamples cover the cloud: distance to the nearest member, {sizes[-1]} tokens over {sizes[0]}, is below 1"
+    distance, error = cloud.nearest
+    ratio = distance[-1] / distance[0]
+    half = NORMAL * ratio * float(np.hypot(error[0] / distance[0], error[-1] / distance[-1]))
+    sizes = f"{cloud.n[-1]} tokens over {cloud.n[0]}"
+    claim = f"subsamples cover the cloud: distance to the nearest member, {sizes}, is below 1"
     note = "Draws are nested, so the interval of the ratio is on the wide side."
     return at_most(claim, 1.0, ratio, (ratio - half, ratio + half), note=note)
+
+
+def table(runs: Runs) -> list[dict[str, Any]]:
+    """One row for every size."""
+    cloud = only(runs, Covered)
+    facts = {"model": cloud.model, "layer": cloud.layer, "points": cloud.points, "draws": len(cloud.squares)}
+    return [{**facts, **row} for row in cloud.shown()]
 
 
 RESULTS = (
@@ -58,6 +63,7 @@ RESULTS = (
         figure=figure,
         verdicts=verdicts,
         specs=(SPEC,),
+        table=table,
         notes=(
             "The picture by t-SNE shows it; the verdict goes by distances in the layer's own space. For n different tokens "
             "of N the squared energy distance has mean (N − n)/(n(N − 1)) times the mean distance of two tokens, for "

@@ -6,9 +6,18 @@ import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, StrictInt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    StrictInt,
+)
 
+from attnlimit.designs import Sampling
 from attnlimit.errors import InputError
+from attnlimit.files.strict import OwnRecord
 
 
 class Fields(BaseModel):
@@ -46,6 +55,10 @@ Sizes = Annotated[
     list[Annotated[StrictInt, Field(ge=1, le=10**12)]], Field(min_length=1), BeforeValidator(_sizes)
 ]
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+
+
+SamplingField = Annotated[Sampling, OwnRecord]
+"""{draw: different, kept: {sinks: 4}, weight: rest}; what is left out is as in `Sampling()`."""
 
 
 class File(Fields):

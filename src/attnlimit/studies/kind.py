@@ -22,8 +22,6 @@ from attnlimit.rates import ErrorCurve
 from attnlimit.studies.fields import Fields
 
 KINDS = "attnlimit.studies.kinds"
-HELPERS = ("model_choice", "model_heads", "random_model", "subsampled", "watched")
-"""Not kinds: they are on their way to other folders."""
 Column: TypeAlias = Literal["int", "float", "text"]
 Cell: TypeAlias = int | float | str | None
 Row: TypeAlias = Mapping[str, Cell]
@@ -144,7 +142,7 @@ class Kind(Generic[W, R]):
 @cache
 def kinds() -> list[str]:
     """The names of all kinds."""
-    return [name for name in discover.names(KINDS) if name not in HELPERS]
+    return discover.names(KINDS)
 
 
 @cache

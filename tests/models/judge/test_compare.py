@@ -13,7 +13,8 @@ from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.judge.compare import Comparison, compare_splits
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.horizons import call_horizons, example_horizons
-from attnlimit.models.judge.tasks import TaskResult
+from attnlimit.models.judge.tasks import Retrieval, TaskResult
+from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import load, packaged_bert
 from attnlimit.models.see.memory import Memory, estimate_memory
@@ -36,7 +37,8 @@ def curve(keys, values, **options) -> DownstreamCurve:
     """Made-up values, the same for 2 seeds × 4 examples."""
     cells = torch.tensor(values, dtype=torch.float64)[:, None, None].expand(-1, 2, 4)
     full = TaskResult("accuracy", "share", torch.ones(4, dtype=torch.float64), **options)
-    return DownstreamCurve("m", full, (None,) * len(keys), keys, keys, cells, (0, 1), 0.95)
+    facts = {"sampled": (None,) * len(keys), "keys": keys, "share": keys, "seeds": (0, 1), "level": 0.95}
+    return DownstreamCurve(model="m", full=full, per_example=cells, **facts)
 
 
 def test_keys_for_the_same_value_are_interpolated_over_log_keys():
@@ -60,7 +62,9 @@ def test_keys_for_the_same_value_are_interpolated_over_log_keys():
 
 def test_splits_are_compared_on_the_same_examples(bert, articles):
     run = analyze(bert, articles, reading=Reading(tokens=48, passages=1, queries=2))
-    made = compare_splits(bert, run, articles, [2, 6], policy="sampled", seeds=[0], examples=4)
+    made = compare_splits(
+        bert, run, articles, [2, 6], policy="sampled", trial=Trial(tokens=48, seeds=[0], examples=4)
+    )
     assert made.uniform.keys == pytest.approx((2, 6))
     assert made.split.keys == pytest.approx((2, 6), abs=0.02)
     assert made.uniform.full is made.split.full
@@ -72,7 +76,7 @@ def test_splits_are_compared_on_the_same_examples(bert, articles):
 def test_horizons_of_texts_do_not_see_their_neighbours_or_padding(bert, articles):
     """Each document alone, by eigenvalues of the plain product of covariances."""
     some = [replace(articles[0], text=articles[0].text[:900]), articles[1], articles[2]]
-    found = example_horizons(bert, some, tokens=40, examples=3)
+    found = example_horizons(bert, Retrieval(), Trial(tokens=40, examples=3).run(bert, some))
     assert found.shape == (3,)
     tokenizer, by_hand = bert.tokenizer, []
     ids = tokenizer(some[1].text, add_special_tokens=False)["input_ids"]

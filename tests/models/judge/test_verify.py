@@ -16,8 +16,9 @@ from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import squares
 from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.downstream import downstream_curve
-from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means, estimate
+from attnlimit.models.judge.intervals import Uncertain, bounds, crossed_means, uncertain
 from attnlimit.models.judge.probe import measured_rows, probe
 from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.models.judge.trial import Trial, checked_seeds
@@ -112,7 +113,7 @@ def test_what_is_resampled_together_stays_paired(generator):
 
 def test_interval_ends_are_quantiles():
     resampled = torch.arange(101.0, dtype=torch.float64)
-    one = estimate(50.0, resampled, 0.9)
+    one = uncertain(50.0, resampled, 0.9)
     assert (one.value, one.low, one.high) == pytest.approx((50, 5, 95))
     assert repr(one) == "50 [5, 95]"
     assert one.to_dict() == {"value": one.value, "low": one.low, "high": one.high}
@@ -300,13 +301,13 @@ def test_too_few_keys_fail_on_the_task(bert, articles):
 
 def test_an_interval_that_reaches_beyond_is_said(gpt2, articles):
     result = once(gpt2, uniform(gpt2, 8), articles, 24, 1, 2)
-    between = replace(result, drop=Estimate(0.01, -0.01, 0.031))
+    between = replace(result, drop=Uncertain(0.01, -0.01, 0.031))
     assert between.holds
     assert between.verdict.startswith(
         "The budgets hold: perplexity loses 1.00% (at most 2.00% allowed). The interval"
     )
     assert "reaches 3.10%: more texts or seeds would settle it" in between.verdict
-    assert "settle" not in replace(result, drop=Estimate(0.01, -0.01, 0.019)).verdict
+    assert "settle" not in replace(result, drop=Uncertain(0.01, -0.01, 0.019)).verdict
 
 
 def test_the_same_seeds_give_the_same_numbers_and_the_model_is_left_alone(gpt2, articles):
@@ -372,10 +373,8 @@ def curve(bert, articles):
         bert,
         articles[:6],
         [2, 16, uniform(bert, None)],
-        seeds=[0, 1],
-        tokens=32,
-        horizons=[6.0 - k for k in range(6)],
-    )
+        trial=Trial(seeds=[0, 1], tokens=32),
+    ).by_horizon([6.0 - k for k in range(6)])
 
 
 def test_more_keys_are_better_and_all_keys_are_full(curve):
@@ -400,40 +399,46 @@ def test_thirds_go_by_horizon(curve):
 
 
 def test_bad_sizes_and_horizons_are_refused(gpt2, bert, articles):
+    short = Trial(tokens=16, examples=2, seeds=[0])
     with pytest.raises(InputError, match=r"sizes must be a list of numbers of keys or of Budgets, got \[\]"):
-        downstream_curve(gpt2, articles, [], tokens=16)
+        downstream_curve(gpt2, articles, [], trial=short)
     with pytest.raises(InputError, match=r"sizes must be a whole number of at least 1, got 0"):
-        downstream_curve(gpt2, articles, [0], tokens=16)
+        downstream_curve(gpt2, articles, [0], trial=short)
     with pytest.raises(InputError, match=r"budgets hold for the model they were made for"):
-        downstream_curve(bert, articles, [uniform(gpt2, 4)], tokens=16)
+        downstream_curve(bert, articles, [uniform(gpt2, 4)], trial=short)
+    two = downstream_curve(gpt2, articles, [4], trial=short)
     with pytest.raises(
         InputError, match=r"horizons must be one number for each of the 2 examples \(at least 3\)"
     ):
-        downstream_curve(gpt2, articles, [4], tokens=16, examples=2, horizons=[1.0, 2.0])
+        two.by_horizon([1.0, 2.0])
+    for seeds in ([], [0, 0]):
+        with pytest.raises(InputError, match=r"seeds must be one or several different whole numbers"):
+            Trial(seeds=seeds)
+    with pytest.raises(InputError, match=r"level must be a number between 0 and 1"):
+        Trial(level=2.0)
 
 
 def test_figure_shows_the_curve_with_its_intervals(curve):
     pytest.importorskip("matplotlib")
-    from attnlimit.report.figures.downstream import downstream_figure
+    from attnlimit.report.figures.downstream import thirds_figure
     from attnlimit.report.figures.style import save
 
-    ax = downstream_figure({"uniform": curve, "split": curve}, title="x").axes[0]
+    ax = Comparison(curve, curve, "kept", "output").plot().axes[0]
     line, other = (one.lines[0] for one in ax.containers)
     assert line.get_xdata().tolist() == pytest.approx(list(curve.keys), rel=0.03)
     assert all(line.get_xdata() < other.get_xdata())  # side by side
-    alone = downstream_figure(curve).axes[0].containers[0].lines[0]
+    alone = curve.plot().axes[0].containers[0].lines[0]
     assert alone.get_xdata().tolist() == pytest.approx(list(curve.keys))
     assert line.get_ydata().tolist() == pytest.approx([one.value for one in curve.values])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all keys", "uniform", "split"]
+    names = ["all keys", "the same in every head", "optimal split"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == names
     assert ax.get_xlabel() == "distinct keys per query and head"
     assert "2 seeds × 6 examples, 95% intervals" in ax.get_legend().get_title().get_text()
-    thirds = downstream_figure(curve, thirds=True).axes[0]
+    thirds = thirds_figure(curve).axes[0]
     assert len(thirds.containers) == 3
-    assert save(downstream_figure(curve), "figure.png").stat().st_size > 1000
-    with pytest.raises(InputError, match=r"Thirds are drawn for one curve, made with horizons"):
-        downstream_figure(replace(curve, third=None), thirds=True)
-    with pytest.raises(InputError, match=r"There is no curve to draw"):
-        downstream_figure({})
+    assert save(curve.plot(), "figure.png").stat().st_size > 1000
+    with pytest.raises(InputError, match=r"Thirds are drawn of curves that know horizons"):
+        thirds_figure(replace(curve, third=None))
 
 
 # --- command --------------------------------------------------------------------------------------

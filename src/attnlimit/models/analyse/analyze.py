@@ -26,11 +26,11 @@ from attnlimit.models.see.call import Call
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, run_backbone
 from attnlimit.models.see.memory import Memory, estimate_memory
+from attnlimit.models.see.moments import Moments
 from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.projection import OutputShares
 from attnlimit.models.see.text import Document, longest, positions, special_tokens, texts, token_windows
 from attnlimit.numerics.threads import side_by_side
-from attnlimit.rates.horizon import top_horizon
 
 POINTS, CONTEXT_POINTS = 24, 13
 NEAR_ALL = (0.85, 0.95)
@@ -186,7 +186,7 @@ class _Work:
         self.measured: dict[tuple[int, int], Measured] = {}
         self.names: dict[int, str] = {}
         self.cross: dict[int, bool] = {}
-        self.moments: dict[tuple[int, int], _Moments] = {}
+        self.moments: dict[tuple[int, int], Moments] = {}
         self.outputs = OutputShares()
 
     def handle(self, call: Call) -> Tensor:
@@ -207,7 +207,8 @@ class _Work:
         key = (call.layer, head)
         k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
         q, real = call.query[:, head].float(), self.plan.real.to(call.query.device)
-        self.moments.setdefault(key, _Moments()).add(q[:, real], k[:, real], call.scale)
+        of_text = (x[:, real].flatten(0, 1) for x in (q, k))
+        self.moments.setdefault(key, Moments(call.scale)).add(*of_text)
         if self.pooled:
             self._pooled(key, call, q, k[:, real], v[:, real])
             return
@@ -243,33 +244,11 @@ class _Work:
                 head,
                 self.names[layer],
                 self.cross[layer],
-                self.moments[layer, head].horizon(),
+                float(self.moments[layer, head].horizon()),
                 self.outputs.share(layer, head),
             )
             for (layer, head), one in sorted(self.measured.items())
         ]
-
-
-class _Moments:
-    """Running covariances of a head's queries and keys, for its horizon."""
-
-    def __init__(self) -> None:
-        self.count, self.scale = 0, 1.0
-        self.sums: list[Tensor] = []
-
-    def add(self, q: Tensor, k: Tensor, scale: float) -> None:
-        flat = [x.reshape(-1, x.shape[-1]).double() for x in (q, k)]
-        parts = [part for x in flat for part in (x.sum(0), x.T @ x)]
-        self.sums = parts if not self.sums else [a + b for a, b in zip(self.sums, parts, strict=True)]
-        self.count += len(flat[0])
-        self.scale = scale
-
-    def horizon(self) -> float:
-        """H = scale·√λ_max(Cov q · Cov k)."""
-        n = self.count
-        q, qq, k, kk = self.sums
-        cov_q, cov_k = qq / n - torch.outer(q, q) / n**2, kk / n - torch.outer(k, k) / n**2
-        return float(top_horizon(cov_q, cov_k, self.scale))
 
 
 def _versions() -> dict[str, str]:

@@ -1,1 +1,19 @@
 """What budgets do to a model's own task."""
+
+from attnlimit.models.judge.compare import Comparison, compare_splits
+from attnlimit.models.judge.downstream import DownstreamCurve, downstream_curve
+from attnlimit.models.judge.horizons import example_horizons
+from attnlimit.models.judge.trial import Trial
+from attnlimit.models.judge.verify import Allowed, Verification, verify
+
+__all__ = [
+    "Allowed",
+    "Comparison",
+    "DownstreamCurve",
+    "Trial",
+    "Verification",
+    "compare_splits",
+    "downstream_curve",
+    "example_horizons",
+    "verify",
+]

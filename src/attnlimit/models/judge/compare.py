@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.inputs import as_count
+from attnlimit.inputs import Array, as_count
 from attnlimit.models.analyse.run import Run
-from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge.downstream import DownstreamCurve, downstream_curve
-from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means
+from attnlimit.models.judge.intervals import Uncertain, bounds, crossed_means
+from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.text import Document
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(Drawn):
     """The same total of keys, the same for every head and optimally split, on the same examples and seeds."""
 
     uniform: DownstreamCurve
@@ -29,8 +31,13 @@ class Comparison:
     policy: str
     objective: str
 
+    def by_horizon(self, horizons: Array) -> Comparison:
+        """The same with the examples of both curves in thirds."""
+        uniform, split = (one.by_horizon(horizons) for one in (self.uniform, self.split))
+        return replace(self, uniform=uniform, split=split)
+
     @property
-    def ratios(self) -> tuple[Estimate, ...]:
+    def ratios(self) -> tuple[Uncertain, ...]:
         """For each uniform size: keys with which the split reaches the same value, over the uniform ones.
 
         Between its sizes a curve is a straight line over log keys, made monotone first (what more keys lose is taken
@@ -42,7 +49,7 @@ class Comparison:
         resampled = self._ratios(sign * crossed_means(cells, torch.Generator().manual_seed(0)))
         low, high = bounds(resampled.nan_to_num(posinf=1e9), self.uniform.level)
         return tuple(
-            Estimate(float(value), float(a), float(b) if float(b) < 1e8 else float("inf"))
+            Uncertain(float(value), float(a), float(b) if float(b) < 1e8 else float("inf"))
             for value, a, b in zip(found[0], low, high, strict=True)
         )
 
@@ -86,19 +93,19 @@ def compare_splits(
     *,
     policy: str = "kept",
     split: str = "output",
-    **options: Any,
+    trial: Trial | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """The task's metric with `size` sampled keys per head in the mean, for each of `sizes`: the same number in every
-    head, and split by the run's error curves. `options` are those of downstream_curve."""
+    head, and split by the run's error curves. Without a `trial` examples are as long as the run's."""
     if split == "uniform":
         raise InputError("split must be output or head: uniform is what it is compared with.")
-    heads = len(run.heads)
-    totals = [heads * as_count(size, "sizes") for size in sizes]
-    both: list[list[Budgets]] = [
-        [run.budgets(total=total, policy=policy, split=kind) for total in totals]
-        for kind in ("uniform", split)
+    totals = [len(run.heads) * as_count(size, "sizes") for size in sizes]
+    budgets = [
+        run.budgets(total=total, policy=policy, split=kind) for kind in ("uniform", split) for total in totals
     ]
-    options = {"tokens": run.facts.tokens, **options}
+    trial = Trial(tokens=run.facts.tokens) if trial is None else trial
     # one curve, cut in two: the full model runs once
-    curve = downstream_curve(loaded, texts, [*both[0], *both[1]], **options)
-    return Comparison(curve.part(0, len(totals)), curve.part(len(totals), 2 * len(totals)), policy, split)
+    curve = downstream_curve(loaded, texts, budgets, trial=trial, progress=progress)
+    half = len(totals)
+    return Comparison(curve.part(slice(half)), curve.part(slice(half, None)), policy, split)

@@ -10,26 +10,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlimit.designs.kept import Kept
+from attnlimit.designs import Sampling
+from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_count, as_float
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.budget.needed import RANDOM
-from attnlimit.models.judge.intervals import Estimate, crossed_means, estimate
-from attnlimit.models.judge.tasks import Task, TaskResult, task_for
-from attnlimit.models.judge.trial import DEFAULT_TOKENS, checked_seeds
+from attnlimit.models.judge.intervals import Uncertain, crossed_means, uncertain
+from attnlimit.models.judge.tasks import TaskResult
+from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
-from attnlimit.models.see.text import Document, as_documents, longest
-from attnlimit.rates.bootstrap import checked_level
+from attnlimit.models.see.text import Document
 
 THIRDS = ("low", "middle", "high")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class DownstreamCurve:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class DownstreamCurve(Drawn):
     """A metric with all keys and with fewer, for every size, seed and example."""
 
     model: str
@@ -44,21 +44,37 @@ class DownstreamCurve:
     seeds: tuple[int, ...]
     level: float
     third: Int[Tensor, " examples"] | None = None
-    """0, 1 or 2 by rising horizon of the example; None where no horizons were given."""
+    """0, 1 or 2 by rising horizon of the example; None: `by_horizon` was not told."""
 
-    def part(self, start: int, stop: int) -> DownstreamCurve:
-        """Some of the sizes, by their place."""
-        some = slice(start, stop)
-        kept = {name: getattr(self, name)[some] for name in ("sampled", "keys", "share", "per_example")}
-        return replace(self, **kept)
+    def part(self, some: slice) -> DownstreamCurve:
+        """Some of the sizes, by their places."""
+        return replace(
+            self,
+            sampled=self.sampled[some],
+            keys=self.keys[some],
+            share=self.share[some],
+            per_example=self.per_example[some],
+        )
+
+    def by_horizon(self, horizons: Array) -> DownstreamCurve:
+        """The same with its examples in thirds by their horizons, one number an example (a document for retrieval and
+        labels, a window else)."""
+        given, examples = as_float(horizons, "horizons"), self.per_example.shape[2]
+        if given.shape != (examples,) or examples < 3:
+            raise InputError(
+                f"horizons must be one number for each of the {examples} examples (at least 3), got shape "
+                f"{tuple(given.shape)}: an example is a document or a window, as the task counts them."
+            )
+        rank = given.argsort(stable=True).argsort(stable=True)
+        return replace(self, third=3 * rank // examples)
 
     @property
-    def values(self) -> tuple[Estimate, ...]:
+    def values(self) -> tuple[Uncertain, ...]:
         """The metric at each size, with its interval over seeds and examples."""
         return self._values(slice(None))
 
     @property
-    def thirds(self) -> dict[str, tuple[Estimate, ...]]:
+    def thirds(self) -> dict[str, tuple[Uncertain, ...]]:
         """The same for the thirds of the examples with low, middle and high horizon."""
         if self.third is None:
             return {}
@@ -72,11 +88,11 @@ class DownstreamCurve:
         parts = {name: self.full.per_example[self.third == place] for place, name in enumerate(THIRDS)}
         return {name: float(self._metric(part.mean())) for name, part in parts.items()}
 
-    def _values(self, which: slice | Tensor) -> tuple[Estimate, ...]:
+    def _values(self, which: slice | Tensor) -> tuple[Uncertain, ...]:
         found = []
         for cells in self.per_example[:, :, which]:
             resampled = crossed_means(cells, torch.Generator().manual_seed(0))
-            found.append(estimate(self._metric(cells.mean()), self._metric(resampled), self.level))
+            found.append(uncertain(self._metric(cells.mean()), self._metric(resampled), self.level))
         return tuple(found)
 
     def _metric(self, mean: Tensor) -> Tensor:
@@ -111,47 +127,32 @@ def downstream_curve(
     texts: Sequence[str | Document],
     sizes: Sequence[int | Budgets],
     *,
-    kept: Kept | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
-    tokens: int | None = None,
-    task: Task | None = None,
-    examples: int | None = None,
-    horizons: Array | None = None,
-    per_query: bool = True,
-    level: float = 0.95,
-    batch: int = 16,
+    sampling: Sampling = RANDOM,
+    trial: Trial | None = None,
     progress: Progress | None = None,
 ) -> DownstreamCurve:
-    """The task's metric with n sampled keys in every head (besides the `kept` ones), for each n of `sizes`; an entry
-    may also be Budgets of its own, such as an optimal split to set against the uniform ones.
-
-    `horizons`, one number an example (an example is a document for retrieval and labels, a window else), splits the
-    examples into thirds.
-    """
-    tokenizer, given, seeds = loaded.need_tokenizer(), as_documents(texts), checked_seeds(seeds)
-    tokens, level = longest(loaded.model, DEFAULT_TOKENS if tokens is None else tokens), checked_level(level)
-    budgets = [_budgets(loaded, one, kept, tokens) for one in _listed(sizes)]
-    chosen = task_for(loaded) if task is None else task
-    steps = Steps(progress, 1 + len(budgets) * len(seeds))
-
-    def evaluate() -> TaskResult:
-        return chosen.evaluate(
-            loaded.model, tokenizer, given, tokens=tokens, most=examples, batch=batch, progress=steps.next()
-        )
-
-    full = evaluate()
-    third = None if horizons is None else _thirds(horizons, len(full.per_example))
+    """The task's metric with n keys drawn in every head, for each n of `sizes`; an entry
+    may also be Budgets of its own, such as an optimal split to set against the uniform ones."""
+    trial = Trial() if trial is None else trial
+    budgets = [_budgets(loaded, one, sampling, trial.length(loaded)) for one in _listed(sizes)]
+    steps = Steps(progress, 1 + len(budgets) * len(trial.seeds))
+    full = trial.evaluate(loaded, texts, steps.next())
     cells, keys, share = [], [], []
     for one in budgets:
-        for seed in seeds:
-            with sampled_attention(loaded.model, one, generator=seed, per_query=per_query) as attended:
-                cells.append(evaluate().per_example)
+        for seed in trial.seeds:
+            with sampled_attention(loaded.model, one, generator=seed, per_query=trial.per_query) as attended:
+                cells.append(trial.evaluate(loaded, texts, steps.next()).per_example)
         keys.append(float(attended.keys_per_query.mean()))
         share.append(attended.share)
-    per_example = torch.stack(cells).view(len(budgets), len(seeds), -1)
-    drawn = tuple(one if isinstance(one, int) else None for one in sizes)
     return DownstreamCurve(
-        loaded.name, full, drawn, tuple(keys), tuple(share), per_example, seeds, level, third
+        model=loaded.name,
+        full=full,
+        sampled=tuple(one if isinstance(one, int) else None for one in sizes),
+        keys=tuple(keys),
+        share=tuple(share),
+        per_example=torch.stack(cells).view(len(budgets), len(trial.seeds), -1),
+        seeds=tuple(trial.seeds),
+        level=trial.level,
     )
 
 
@@ -161,22 +162,9 @@ def _listed(sizes: Sequence[int | Budgets]) -> list[int | Budgets]:
     return [one if isinstance(one, Budgets) else as_count(one, "sizes") for one in sizes]
 
 
-def _budgets(loaded: Loaded, size: int | Budgets, kept: Kept | None, tokens: int) -> Budgets:
+def _budgets(loaded: Loaded, size: int | Budgets, sampling: Sampling, tokens: int) -> Budgets:
     if isinstance(size, Budgets):
         size.check_fits(loaded.model)
         return size
     layers, causal = attention_layers(loaded.model), loaded.kind == "causal-lm"
-    sampling = RANDOM if kept is None else replace(RANDOM, kept=kept)
     return Budgets.uniform(layers, size, sampling, model=loaded.name, tokens=tokens, causal=causal)
-
-
-def _thirds(horizons: Array, examples: int) -> Tensor:
-    """0, 1, 2 for the examples with the lowest, middle and highest third of the horizons."""
-    given = as_float(horizons, "horizons")
-    if given.shape != (examples,) or examples < 3:
-        raise InputError(
-            f"horizons must be one number for each of the {examples} examples (at least 3), got shape "
-            f"{tuple(given.shape)}: an example is a document or a window, as the task counts them."
-        )
-    rank = given.argsort(stable=True).argsort(stable=True)
-    return 3 * rank // examples

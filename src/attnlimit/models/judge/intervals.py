@@ -8,7 +8,6 @@ somewhat too strongly, so that the intervals err on the wide side.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,14 +20,14 @@ TERMS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Uncertain:
     """A number with its interval."""
 
     value: float
     low: float
     high: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float]:
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def __repr__(self) -> str:
@@ -51,10 +50,10 @@ def crossed_means(
     return torch.cat(parts).view(count, *cells.shape[2:])
 
 
-def estimate(value: Tensor | float, resampled: Float[Tensor, " resamples"], level: float) -> Estimate:
+def uncertain(value: Tensor | float, resampled: Float[Tensor, " resamples"], level: float) -> Uncertain:
     """The value with the percentile interval of its resamples."""
     low, high = bounds(resampled, level)
-    return Estimate(float(value), float(low), float(high))
+    return Uncertain(float(value), float(low), float(high))
 
 
 def bounds(resampled: Float[Tensor, "resamples ..."], level: float) -> tuple[Tensor, Tensor]:

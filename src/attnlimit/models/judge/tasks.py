@@ -95,6 +95,30 @@ class Task(ABC):
         return found
 
 
+@dataclass(frozen=True)
+class OutputTask(Task):
+    """A task that goes by one output of the model for every row: an embedding, or the logits of its classes."""
+
+    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
+        return self.judged(run, self.outputs(run))
+
+    def outputs(self, run: TaskRun) -> Float[Tensor, "rows d"]:
+        """The outputs for the rows of the examples."""
+        rows = self.rows(run)
+        found: dict[int, Tensor] = {}
+        for places, inputs in run.padded(rows):
+            found.update(zip(places.tolist(), self.output(run, inputs).double().cpu(), strict=True))
+        return torch.stack([found[place] for place in range(len(rows))])
+
+    @abstractmethod
+    def output(self, run: TaskRun, inputs: dict[str, Tensor]) -> Float[Tensor, "batch d"]:
+        """The outputs for one batch of rows."""
+
+    @abstractmethod
+    def judged(self, run: TaskRun, outputs: Float[Tensor, "rows d"]) -> tuple[Tensor, dict[str, float]]:
+        """What `measure` gives, from the outputs."""
+
+
 class Perplexity(Task):
     """exp of the mean of −log p(token | those before it), over windows of text; an example is a window."""
 
@@ -165,7 +189,7 @@ class MaskedTokens(Task):
         return torch.stack(rows) + before
 
 
-class Retrieval(Task):
+class Retrieval(OutputTask):
     """Find the other half of the same text among all halves, by cosine of mean-pooled embeddings.
 
     An example is a document: its two halves look for each other, each among all other halves; ties count against it.
@@ -174,8 +198,8 @@ class Retrieval(Task):
     name, unit = "retrieval accuracy", "share of halves whose nearest half is of the same text"
     rows_each, enough = 2, 32
 
-    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
-        embedded = normalize(self._embed(run, self.rows(run)), dim=-1)
+    def judged(self, run: TaskRun, outputs: Float[Tensor, "rows d"]) -> tuple[Tensor, dict[str, float]]:
+        embedded = normalize(outputs, dim=-1)
         likeness = embedded @ embedded.T
         halves = torch.arange(len(embedded))
         mate = halves ^ 1
@@ -210,36 +234,31 @@ class Retrieval(Task):
             halves += [before + part[:room] + after for part in (ids[:middle], ids[middle:])]
         return halves
 
-    @staticmethod
-    def _embed(run: TaskRun, rows: list[list[int]]) -> Tensor:
-        found: dict[int, Tensor] = {}
-        for places, inputs in run.padded(rows):
-            output = run.model(**inputs)
-            hidden = getattr(output, "last_hidden_state", None)
-            if hidden is None:
-                raise InputError(
-                    f"{type(run.model).__name__} gives no last hidden state to embed a text with: load the model "
-                    "with task='encoder'."
-                )
-            mask = inputs["attention_mask"][:, :, None].to(hidden.device)
-            pooled = (hidden.double() * mask).sum(1) / mask.sum(1)
-            found.update(zip(places.tolist(), pooled.cpu(), strict=True))
-        return torch.stack([found[place] for place in range(len(rows))])
+    def output(self, run: TaskRun, inputs: dict[str, Tensor]) -> Float[Tensor, "batch d"]:
+        hidden = getattr(run.model(**inputs), "last_hidden_state", None)
+        if hidden is None:
+            raise InputError(
+                f"{type(run.model).__name__} gives no last hidden state to embed a text with: load the model "
+                "with task='encoder'."
+            )
+        mask = inputs["attention_mask"][:, :, None].to(hidden.device)
+        pooled: Tensor = (hidden.double() * mask).sum(1) / mask.sum(1)
+        return pooled
 
 
-class Labels(Task):
+class Labels(OutputTask):
     """Share of texts that get their own label; needs documents with labels (.jsonl with "label")."""
 
     name, unit = "label accuracy", "share of texts"
     enough = None
 
-    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
-        found = run.first_documents()
-        wanted = torch.tensor([self._index(run.model.config, document) for document in found])
-        picked = torch.zeros_like(wanted)
-        for places, inputs in run.padded(self.rows(run)):
-            picked[places] = run.model(**inputs).logits.argmax(-1).cpu()
-        return (picked == wanted).double(), {}
+    def output(self, run: TaskRun, inputs: dict[str, Tensor]) -> Float[Tensor, "batch d"]:
+        logits: Tensor = run.model(**inputs).logits
+        return logits
+
+    def judged(self, run: TaskRun, outputs: Float[Tensor, "rows d"]) -> tuple[Tensor, dict[str, float]]:
+        wanted = torch.tensor([self._index(run.model.config, one) for one in run.first_documents()])
+        return (outputs.argmax(1) == wanted).double(), {}
 
     def rows(self, run: TaskRun) -> list[list[int]]:
         before, after = special_tokens(run.tokenizer)

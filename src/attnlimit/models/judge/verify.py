@@ -14,7 +14,7 @@ from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.intervals import Estimate, bounds, crossed_means, estimate
+from attnlimit.models.judge.intervals import Uncertain, bounds, crossed_means, uncertain
 from attnlimit.models.judge.probe import Probe, probe
 from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.models.judge.trial import Trial
@@ -60,11 +60,11 @@ class Verification:
     """The same, measured from the full model's own q, k and v."""
     measured_low: Float[Tensor, "layers heads"]
     measured_high: Float[Tensor, "layers heads"]
-    hidden: tuple[Estimate, ...]
+    hidden: tuple[Uncertain, ...]
     """Relative rms error of the hidden states behind each layer, errors of earlier layers included."""
-    divergence: Estimate | None
+    divergence: Uncertain | None
     """KL(full ‖ sampled), nats per position."""
-    agreement: Estimate | None
+    agreement: Uncertain | None
     keys: float
     """Distinct keys per query and head in the sampled runs."""
     share: float
@@ -72,8 +72,8 @@ class Verification:
     full: TaskResult
     sampled: tuple[TaskResult, ...]
     """One a seed."""
-    sampled_value: Estimate
-    drop: Estimate
+    sampled_value: Uncertain
+    drop: Uncertain
     """What is lost of the metric: full − sampled, or sampled/full − 1 for perplexity."""
 
     @property
@@ -214,7 +214,7 @@ def verify(
     )
 
 
-def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> tuple[Estimate, Estimate]:
+def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> tuple[Uncertain, Uncertain]:
     """The metric over seeds, and what is lost of it, by a bootstrap in which every example stays paired."""
     cells = torch.stack([one.per_example for one in sampled])
     both = torch.stack([cells, full.per_example.expand_as(cells)], -1)
@@ -228,8 +228,8 @@ def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> t
     def metric(mean: Tensor) -> Tensor:
         return mean.exp() if full.logarithmic else mean
 
-    value = estimate(metric(means[0]), metric(resampled[:, 0]), level)
-    return value, estimate(lost(means), lost(resampled), level)
+    value = uncertain(metric(means[0]), metric(resampled[:, 0]), level)
+    return value, uncertain(lost(means), lost(resampled), level)
 
 
 def _predicted(budgets: Budgets) -> Tensor:
@@ -245,11 +245,11 @@ def _errors(seen: Probe, level: float) -> dict[str, Any]:
         tensor.tolist() for tensor in _relative(seen.hidden_error, seen.hidden_square, level, generator)
     ]
     found: dict[str, Any] = {"measured": head, "measured_low": low, "measured_high": high}
-    found["hidden"] = tuple(Estimate(*ends) for ends in zip(*states, strict=True))
+    found["hidden"] = tuple(Uncertain(*ends) for ends in zip(*states, strict=True))
     for name in ("divergence", "agreement"):
         cells = getattr(seen, name)
         known = cells is not None
-        found[name] = estimate(cells.mean(), crossed_means(cells, generator), level) if known else None
+        found[name] = uncertain(cells.mean(), crossed_means(cells, generator), level) if known else None
     return found
 
 

@@ -1,79 +1,142 @@
-"""The task's metric against the keys that each head attends to."""
+"""What fewer keys do to a model: its task against the keys, by thirds of its texts, and with its layers and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from attnlimit.drawing import figure
 from attnlimit.errors import InputError
+from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.downstream import DownstreamCurve
-from attnlimit.models.judge.intervals import Estimate
-from attnlimit.report.figures.style import BLACK, BLUE, COLOURS, axes
+from attnlimit.models.judge.intervals import Uncertain
+from attnlimit.report.figures.style import BLACK, COLOURS, axes, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MARKERS = "osD^vP"
+SIDE = 1.01
+"""Curves stand a little beside each other, so that intervals can be told apart."""
+TASK = "Task (dotted: all keys)"
 
-def downstream_figure(
-    curves: DownstreamCurve | Mapping[str, DownstreamCurve], *, thirds: bool = False, title: str = ""
+
+@figure.register(DownstreamCurve)
+def curve_figure(result: DownstreamCurve) -> Figure:
+    """Metric with intervals against distinct keys per query and head, and the full model as a line."""
+    return _curves({"sampled keys": result})
+
+
+@figure.register(Comparison)
+def comparison_figure(result: Comparison) -> Figure:
+    """The same for uniform keys and their split."""
+    return _curves({"the same in every head": result.uniform, "optimal split": result.split})
+
+
+def _curves(curves: Mapping[str, DownstreamCurve]) -> Figure:
+    first = next(iter(curves.values()))
+    drawn, ax = axes()
+    for k, (name, curve) in enumerate(curves.items()):
+        _line(ax, curve.keys, curve.values, name, k)
+    ax.axhline(first.full.value, color=BLACK, linestyle=":", linewidth=1, label="all keys")
+    _keys(ax, first)
+    return drawn
+
+
+def thirds_figure(*curves: DownstreamCurve, note: str = "") -> Figure:
+    """A panel for each curve: the examples of low, middle and high horizon."""
+    if any(curve.third is None for curve in curves):
+        raise InputError("Thirds are drawn of curves that know horizons: curve.by_horizon(…).")
+    drawn, axes = panels(len(curves), 0.6 + 4.9 * len(curves), 4.4)
+    for ax, curve in zip(axes, curves, strict=True):
+        for k, (name, values) in enumerate(curve.thirds.items()):
+            _line(ax, curve.keys, values, f"{name} horizon", k)
+            ax.axhline(curve.full_thirds[name], color=COLOURS[k], linestyle=":", linewidth=1)
+        _keys(ax, curve, ", dotted: all keys")
+    _note(drawn, note)
+    return drawn
+
+
+def changes_figure(
+    layers: Mapping[int, np.ndarray],
+    changes: Mapping[str, DownstreamCurve],
+    tasks: Mapping[str, DownstreamCurve],
+    note: str = "",
 ) -> Figure:
-    """Metric with intervals against distinct keys per query and head, and the full model as a line.
-
-    Several curves go by their names, e.g. {"uniform": …, "optimal split": …}. With `thirds` one curve is drawn for the
-    examples of low, middle and high horizon.
-    """
-    named = {"": curves} if isinstance(curves, DownstreamCurve) else dict(curves)
-    if not named:
-        raise InputError("There is no curve to draw: give at least one.")
-    first = next(iter(named.values()))
-    figure, ax = axes()
-    if thirds:
-        if len(named) > 1 or first.third is None:
-            raise InputError(
-                "Thirds are drawn for one curve, made with horizons: downstream_curve(…, horizons=…)."
-            )
-        for place, (colour, (name, values)) in enumerate(zip(COLOURS, first.thirds.items(), strict=False)):
-            _line(ax, _beside(first.keys, place - 1.0), values, f"{name} horizon", colour)
-            ax.axhline(first.full_thirds[name], color=colour, linestyle=":", linewidth=1)
-    else:
-        for place, (colour, (name, curve)) in enumerate(zip(COLOURS, named.items(), strict=False)):
-            keys = _beside(curve.keys, place - (len(named) - 1) / 2)
-            _line(ax, keys, curve.values, name or "sampled keys", colour if name else BLUE)
-        ax.axhline(first.full.value, color=BLACK, linestyle=":", linewidth=1, label="all keys")
-    how = f"{len(first.seeds)} seeds × {first.per_example.shape[2]} examples, {first.level:.0%} intervals"
-    ax.set(xscale="log", xlabel="distinct keys per query and head", ylabel=first.full.name, title=title)
-    ax.set_xticks(sorted(first.keys), [f"{keys:.3g}" for keys in sorted(first.keys)], minor=False)
-    ax.minorticks_off()
-    if first.full.logarithmic:
-        ax.set_yscale("log")
-    ax.legend(
-        frameon=False, fontsize=9, title=how + (", dotted: all keys" if thirds else ""), title_fontsize=8
-    )
-    return figure
+    """`layers`: keys → relative errors (seeds, layers) behind each layer of the first model; `changes` and `tasks`:
+    curves by the words that name them, against the share of keys, since models differ in their length."""
+    drawn, (first, second, third) = panels(3, 13.0, 4.4)
+    _layers(first, layers, next(iter(changes)))
+    for ax, curves in ((second, changes), (third, tasks)):
+        for k, (name, curve) in enumerate(curves.items()):
+            _line(ax, [100 * share for share in curve.share], curve.values, name, k)
+            if ax is third:
+                ax.axhline(curve.full.value, color=COLOURS[k], linestyle=":", linewidth=1)
+        _shares(ax)
+        ax.legend(frameon=False, fontsize=8)
+    second.set(ylabel="relative change, or KL in nats, 95 % intervals", yscale="log")
+    second.set_title("Outputs", fontsize=10, loc="left")
+    third.set(ylabel="task (share), 95 % intervals", ylim=(0, 1.4), yticks=np.linspace(0, 1, 6))
+    third.set_title(TASK, fontsize=10, loc="left")
+    _note(drawn, note)
+    return drawn
 
 
-def _beside(keys: Sequence[float], steps: float) -> list[float]:
-    """The keys, moved a little so that intervals of several curves stand side by side."""
-    step = (max(keys) / min(keys)) ** 0.008
-    return [one * step**steps for one in keys]
+def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"](np.linspace(0.0, 0.92, len(layers)))
+    for (keys, errors), shade in zip(sorted(layers.items()), shades, strict=True):
+        middle = np.sqrt(np.square(errors).mean(0))
+        span = np.stack([middle - errors.min(0), errors.max(0) - middle])
+        places = range(1, len(middle) + 1)
+        style = {"fmt": "o-", "color": shade, "markersize": 4, "capsize": 3}
+        ax.errorbar(places, middle, yerr=span, label=f"{keys} keys", **style)
+    ax.set(xlabel="layer", ylabel="relative rms error of its hidden states", ylim=(0, None))
+    ax.set_title(f"Layers: {name}", fontsize=10, loc="left")
+    ax.legend(frameon=False, fontsize=8, title="bars: range over seeds", title_fontsize=7)
 
 
-def _line(ax: Axes, keys: Sequence[float], values: Sequence[Estimate], label: str, colour: str) -> None:
-    order = sorted(range(len(keys)), key=lambda place: keys[place])
-    centre = [values[place].value for place in order]
-    # a percentile interval need not hold the value itself
-    spread = [
-        [max(0.0, values[place].value - values[place].low) for place in order],
-        [max(0.0, values[place].high - values[place].value) for place in order],
-    ]
+def _line(ax: Axes, x: Sequence[float], values: Sequence[Uncertain], label: str, k: int) -> None:
+    places = np.argsort(x)
+    centre, low, high = np.array([[one.value, one.low, one.high] for one in values])[places].T
     ax.errorbar(
-        [keys[place] for place in order],
+        np.array(x)[places] * SIDE**k,
         centre,
-        yerr=spread,
-        fmt="o-",
-        color=colour,
+        # a percentile interval need not hold the value itself
+        yerr=np.stack([centre - low, high - centre]).clip(0),
+        fmt=f"{MARKERS[k % len(MARKERS)]}-",
+        color=COLOURS[k % len(COLOURS)],
         markersize=4,
         capsize=3,
         label=label,
     )
+
+
+def _keys(ax: Axes, curve: DownstreamCurve, more: str = "") -> None:
+    how = f"{len(curve.seeds)} seeds × {curve.per_example.shape[2]} examples, {curve.level:.0%} intervals"
+    ax.set(xscale="log", xlabel="distinct keys per query and head", ylabel=curve.full.name)
+    ax.set_xticks(sorted(curve.keys), [f"{keys:.3g}" for keys in sorted(curve.keys)], minor=False)
+    ax.minorticks_off()
+    if curve.full.logarithmic:
+        ax.set_yscale("log")
+    ax.legend(frameon=False, fontsize=9, title=how + more, title_fontsize=8)
+
+
+def _shares(ax: Axes) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    ax.set(xscale="log", xlabel="keys attended to, % of all")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.axvline(100, color=BLACK, linewidth=0.5)
+
+
+def _note(drawn: Figure, note: str) -> None:
+    if note:
+        drawn.supxlabel("\n".join(wrap(note, 150)), fontsize=8, x=0.01, ha="left")

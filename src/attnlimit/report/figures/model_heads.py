@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnlimit.designs import Kept
 from attnlimit.errors import InputError
 from attnlimit.rates import exponents
 from attnlimit.report.figures.style import BLACK, GREEN, ORANGE, panels
+from attnlimit.studies.kinds.model_convergence import HeadSlope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = {
-    "without-replacement": "different keys",
-    "window-importance": "random keys that stand for the rest",
-}
 SHOWN = 5
 """Curves in the right panel, from the lowest to the highest horizon."""
 WIDEST = 3.0
@@ -27,21 +26,16 @@ WIDEST = 3.0
 
 
 def model_heads_figure(
-    heads: Sequence[Mapping[str, Any]],
-    sizes: Sequence[int],
-    title: str,
-    note: str = "",
-    other: Sequence[Mapping[str, Any]] = (),
+    heads: Sequence[HeadSlope], title: str, note: str = "", other: Sequence[HeadSlope] = ()
 ) -> Figure:
-    """`heads` have layer, head, horizon, rms, half_width, exact, exponent and interval, each of one population and
-    policy; `other` heads are curves of another policy, drawn as crosses beside the slopes."""
-    known = [one for one in heads if one["exponent"] is not None]
+    """`heads` of one population and way of drawing; `other` heads, drawn otherwise, are crosses beside the slopes."""
+    known = [one for one in heads if one.exponent is not None]
     if not known:
         raise InputError("No head has a fitted slope: run at least five batches of replicates.")
     figure, (left, right) = panels(2, 11.0, 4.8)
     colours = _colours(known)
     _slopes(left, known, colours, other)
-    _curves(right, known, sizes, colours)
+    _curves(right, known, colours)
     left.set_title(title, fontsize=10, loc="left")
     right.set_title("Heads from low to high horizon", fontsize=10, loc="left")
     if note:
@@ -49,26 +43,26 @@ def model_heads_figure(
     return figure
 
 
-def _colours(heads: Sequence[Mapping[str, Any]]) -> dict[int, Any]:
+def _colours(heads: Sequence[HeadSlope]) -> dict[int, Any]:
     from matplotlib import colormaps
 
-    layers = sorted({one["layer"] for one in heads})
+    layers = sorted({one.layer for one in heads})
     shades = colormaps["viridis"](np.linspace(0.0, 0.92, len(layers)))
     return dict(zip(layers, shades, strict=True))
 
 
 def _slopes(
-    ax: Axes, heads: Sequence[Mapping[str, Any]], colours: dict[int, Any], other: Sequence[Mapping[str, Any]]
+    ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any], other: Sequence[HeadSlope]
 ) -> None:
-    most = min(WIDEST, 1.1 * max(one["horizon"] for one in heads))
+    most = min(WIDEST, 1.1 * max(one.horizon for one in heads))
     fine = np.linspace(0.02, most, 200)
     rates = [exponents(float(h)) for h in fine]
     for layer, colour in colours.items():
-        some = [one for one in heads if one["layer"] == layer]
-        middle = np.array([one["exponent"] for one in some])
-        low, high = np.array([one["interval"] for one in some]).T
+        some = [one for one in heads if one.layer == layer]
+        middle = np.array([one.exponent for one in some])
+        low, high = np.array([one.interval for one in some]).T
         ax.errorbar(
-            [min(one["horizon"], most) for one in some],
+            [min(one.horizon, most) for one in some],
             middle,
             yerr=[np.maximum(middle - low, 0), np.maximum(high - middle, 0)],
             fmt="o",
@@ -78,8 +72,8 @@ def _slopes(
             label=f"layer {layer}" if len(colours) <= 12 else None,
         )
     if other:
-        found = [(min(one["horizon"], most), one["exponent"]) for one in other if one["exponent"] is not None]
-        name = NAMES.get(other[0]["policy"], other[0]["policy"])
+        found = [(min(one.horizon, most), one.exponent) for one in other if one.exponent is not None]
+        name = str(replace(other[0].sampling, kept=Kept()))
         ax.plot(*zip(*found, strict=True), "x", color="0.45", markersize=4, label=name, zorder=1)
     ax.plot(
         fine,
@@ -93,37 +87,37 @@ def _slopes(
     ax.plot(
         fine, [float(one.mean) for one in rates], "--", color=BLACK, linewidth=1, label="sharp (mean), n → ∞"
     )
-    beyond = sum(one["horizon"] > most for one in heads)
+    beyond = sum(one.horizon > most for one in heads)
     more = f" ({beyond} beyond, at the edge)" if beyond else ""
-    top = max(one["exponent"] for one in (*heads, *other) if one["exponent"] is not None)
+    top = max(one.exponent for one in (*heads, *other) if one.exponent is not None)
     ax.set(xlabel=f"horizon H{more}", ylabel="fitted exponent of n, 95 % intervals", ylim=(0, 1.45 * top))
     ax.legend(frameon=False, fontsize=7, ncols=2, loc="upper right")
 
 
-def _curves(
-    ax: Axes, heads: Sequence[Mapping[str, Any]], sizes: Sequence[int], colours: dict[int, Any]
-) -> None:
+def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> None:
     """Monte Carlo with its intervals, and the closed form as a line."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    order = sorted(heads, key=lambda one: one["horizon"])
+    sizes = heads[0].measured.n
+
+    order = sorted(heads, key=lambda one: one.horizon)
     count = min(SHOWN, len(order))
     places = [round(k * (len(order) - 1) / max(1, count - 1)) for k in range(count)]
     for place, marker in zip(places, "osD^v", strict=False):
         one = order[place]
-        words = f"layer {one['layer']}, head {one['head']}: H = {one['horizon']:.2g}"
-        colour = colours[one["layer"]]
+        words = f"layer {one.layer}, head {one.head}: H = {one.horizon:.2g}"
+        colour = colours[one.layer]
         ax.errorbar(
             sizes,
-            one["rms"],
-            yerr=one["half_width"],
+            one.measured.error,
+            yerr=one.half_width,
             fmt=marker,
             color=colour,
             markersize=4,
             capsize=2,
             label=words,
         )
-        ax.plot(sizes, one["exact"], "-", color=colour, linewidth=1)
+        ax.plot(sizes, one.closed.error, "-", color=colour, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="keys n", ylabel="rms error / rms of the head's output")
     ax.set_xticks(list(sizes), [str(size) for size in sizes], fontsize=8)
     ax.xaxis.set_minor_locator(NullLocator())

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
-from attnlimit.designs import Sampling
-from attnlimit.studies.fields import Fields, File
-from attnlimit.studies.kind import Column
-from attnlimit.studies.untyped import Data, untyped
+from attnlimit.models.analyse.analyze import Reading, analyze
+from attnlimit.models.analyse.heads import HeadReport
+from attnlimit.models.see.load import Loaded, find
+from attnlimit.models.see.named import PACKAGED, RANDOM, named
+from attnlimit.studies.fields import SamplingField
+from attnlimit.studies.kind import Cell, Column, Curve, Kind, Row
+from attnlimit.studies.model_fields import ModelChoice, OfModel, OnText
 
-if TYPE_CHECKING:
-    from attnlimit.models.see.load import Loaded
 
+class Analyze(OnText):
+    """As the options of `attnlimit analyze`; without a `model` the packaged BERT."""
 
-class Analyze(Fields):
-    """`model` is a hub id, a folder or a .gguf file (none: the packaged BERT); `text` is files (none: Wikipedia)."""
-
-    model: str | None = None
-    text: Annotated[list[File], Field(min_length=1)] | None = None
+    model: ModelChoice = ModelChoice(first_of=[PACKAGED], use=PACKAGED)
     tokens: PositiveInt | None = None
     queries: PositiveInt = 64
     passages: PositiveInt | None = None
@@ -30,78 +30,114 @@ class Analyze(Fields):
     dtype: str | None = None
     device: Literal["cpu", "cuda"] = "cpu"
 
+    def loaded(self) -> Loaded:
+        return named(self.model.use, self.device, self.dtype)
 
-def run(what: Analyze, replicates: int, seed: int) -> Data:
+
+@dataclass(frozen=True, eq=False)
+class HeadWay:
+    """A way to sample a head's keys, and its exact relative error."""
+
+    sampling: SamplingField
+    curve: Curve
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNeed:
+    """One head at the queries of one replicate."""
+
+    layer: int
+    head: int
+    horizon: float
+    visible_keys: float
+    needed_keys: float
+    ways: tuple[HeadWay, ...]
+
+    @classmethod
+    def of(cls, one: HeadReport, rel_error: float) -> HeadNeed:
+        ways = tuple(HeadWay(way.sampling, way.curve) for way in one.ways)
+        return cls(one.layer, one.head, one.horizon, one.visible_keys, one.needed(rel_error).keys, ways)
+
+
+@dataclass(frozen=True, eq=False)
+class Analyzed(OfModel):
+    """Every head, once for each replicate of the queries."""
+
+    tokens: int
+    passages: int
+    queries: int
+    population: str
+    rel_error: float
+    method: str
+    heads: tuple[tuple[HeadNeed, ...], ...]
+    """By replicate."""
+    columns: ClassVar[dict[str, Column]] = {
+        "replicate": "int",
+        "layer": "int",
+        "head": "int",
+        "horizon": "float",
+        "needed_keys": "float",
+        "visible_keys": "float",
+        "sampling": "text",
+        "n": "int",
+        "keys": "float",
+        "rms": "float",
+    }
+
+    def rows(self) -> Iterator[tuple[Cell, ...]]:
+        for replicate, heads in enumerate(self.heads):
+            for one in heads:
+                facts = (replicate, one.layer, one.head, one.horizon, one.needed_keys, one.visible_keys)
+                for way in one.ways:
+                    for n, rms in zip(way.curve.n, way.curve.error.tolist(), strict=True):
+                        yield *facts, str(way.sampling), n, way.curve.keys_at(n), rms
+
+    @classmethod
+    def joined(cls, parts: Sequence[Analyzed]) -> Analyzed:
+        return replace(parts[0], heads=tuple(heads for one in parts for heads in one.heads))
+
+    def shown(self) -> list[Row]:
+        """A line a head; of several replicates, the least and the most keys."""
+        found: list[Row] = []
+        for same in zip(*self.heads, strict=True):
+            facts = {"layer": same[0].layer, "head": same[0].head, "horizon": same[0].horizon}
+            keys = [one.needed_keys for one in same]
+            found.append({**facts, "visible_keys": same[0].visible_keys, "needed_keys": min(keys)})
+            if len(same) > 1:
+                found[-1] = {**found[-1], "at most": max(keys)}
+        return found
+
+    def methods(self) -> Row:
+        return {"method": self.method}
+
+
+def run(what: Analyze, replicates: int, seed: int, place: Path | None = None) -> Analyzed:
     """The queries are a replicate's own; the model and the text are not random."""
-    from attnlimit.models.analyse.analyze import Reading, analyze
-    from attnlimit.models.see.text import texts
-
-    found = analyze(
-        _loaded(what.model, what.device, what.dtype),
-        texts(None if what.text is None else [file.checked() for file in what.text]),
+    reading = Reading(what.tokens, what.passages, what.queries, what.population, seed)
+    found = analyze(what.loaded(), what.documents(), rel_error=what.rel_error, reading=reading)
+    return Analyzed(
+        model=what.model.use,
+        weights=what.model.words(),
+        tokens=found.facts.tokens,
+        passages=found.facts.passages,
+        queries=found.facts.queries,
+        population=what.population,
         rel_error=what.rel_error,
-        reading=Reading(
-            tokens=what.tokens,
-            passages=what.passages,
-            queries=what.queries,
-            population=what.population,
-            seed=seed,
-        ),
+        method=found.facts.method,
+        heads=(tuple(HeadNeed.of(one, what.rel_error) for one in found.heads),),
     )
-    return found.to_dict()
-
-
-@lru_cache(maxsize=1)
-def _loaded(model: str | None, device: str, dtype: str | None) -> Loaded:
-    """Neighbouring tasks of a worker have the same model, and reading it takes longer than most of them."""
-    from attnlimit.models.see.load import load, packaged_bert
-
-    return load(model or packaged_bert(), device=device, dtype=dtype)
 
 
 def check(what: Analyze) -> None:
-    from attnlimit.models.see.load import find
-
-    if what.model is not None:
-        find(what.model)
+    if what.model.use != PACKAGED and what.model.use not in RANDOM:
+        find(what.model.use)
 
 
-COLUMNS: dict[str, Column] = {
-    "layer": "int",
-    "head": "int",
-    "horizon": "float",
-    "needed_keys": "float",
-    "visible_keys": "float",
-    "sampling": "text",
-    "n": "int",
-    "keys": "float",
-    "rms": "float",
-}
-
-
-def rows(result: Data) -> Iterator[tuple[Any, ...]]:
-    for one in result["heads"]:
-        facts = (one["layer"], one["head"], one["horizon"], one["needed"]["keys"], one["visible_keys"])
-        for way in one["ways"]:
-            curve, sampling = way["curve"], str(Sampling.from_dict(way["sampling"]))
-            for n, keys, rms in zip(curve["n"], curve["keys"], curve["error"], strict=True):
-                yield *facts, sampling, n, keys, rms
-
-
-def summary(what: Analyze, results: list[Data]) -> dict[str, Any]:
-    """Heads by the keys they need, over all replicates of the queries."""
-    first = results[0]
-    facts = {key: value for key, value in first.items() if key not in ("heads", "seed")}
-    heads = [
-        {
-            "layer": one["layer"],
-            "head": one["head"],
-            "horizon": one["horizon"],
-            "needed_keys": [result["heads"][k]["needed"]["keys"] for result in results],
-        }
-        for k, one in enumerate(first["heads"])
-    ]
-    return {**facts, "replicates": len(results), "heads": heads}
-
-
-KIND = untyped("analyze", Analyze, run, COLUMNS, rows, summary, check=check)
+KIND = Kind(
+    name="analyze",
+    title="Keys that every head of a model needs",
+    what=Analyze,
+    result=Analyzed,
+    run=run,
+    check=check,
+)

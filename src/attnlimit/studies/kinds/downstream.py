@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import ClassVar
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
+from torch import Tensor
 
-from attnlimit.studies.fields import Fields, File, digest
-from attnlimit.studies.kind import Column
-from attnlimit.studies.kinds.model_choice import ModelChoice
-from attnlimit.studies.untyped import Data, untyped
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from attnlimit.models.see.load import Loaded
-    from attnlimit.models.see.text import Document
-    from attnlimit.studies.kinds.watched import Evaluated
-
+from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.judge.horizons import example_horizons
+from attnlimit.models.judge.outputs import Evaluated, changes, evaluate, output_task
+from attnlimit.models.judge.probe import probe
+from attnlimit.models.judge.task_run import TaskRun
+from attnlimit.models.judge.trial import Trial
+from attnlimit.models.see.layers import attention_layers
+from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.text import token_windows
+from attnlimit.studies.fields import File, digest
+from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 BRIEF = 4
 """Examples of a run that is only timed."""
@@ -30,13 +31,11 @@ TEXTS = "texts.jsonl"
 """In the folder of a model: the labelled texts it is tried on."""
 
 
-class Downstream(Fields):
+class Downstream(OnText):
     """`keys` different random keys a head, drawn anew in every layer, the same for all queries of a text unless
     `per_query`. An encoder looks for the other half of each text; a classifier is held to the labels of the texts
     (.jsonl with "label"), or to its own answers with all keys where there are none. Layers are compared on `windows`."""
 
-    model: ModelChoice
-    text: Annotated[list[File], Field(min_length=1)] | None = None
     tokens: PositiveInt = 256
     examples: PositiveInt = 64
     keys: PositiveInt
@@ -54,108 +53,124 @@ class Downstream(Fields):
 
 
 @dataclass(frozen=True, eq=False)
+class Thinned(OfModel):
+    """A model with fewer keys beside itself, for every seed and example."""
+
+    tokens: int
+    keys: int
+    metric: str
+    horizons: Array
+    """(examples,)"""
+    full: Array
+    """(examples,): the metric with all keys."""
+    sampled: Array
+    """(seeds, examples)"""
+    change: Array
+    """(seeds, examples): of the outputs, relative."""
+    divergence: Array | None
+    """(seeds, examples): KL to the full model in nats, of classifiers; and whether the answer is the same."""
+    agreement: Array | None
+    hidden_error: Array
+    """(seeds, layers): Σ‖sampled − full‖² behind each layer, over the windows."""
+    hidden_square: Array
+    """(layers,): Σ‖full‖²."""
+    attended: Array
+    """(seeds,): distinct keys per query and head."""
+    share: Array
+    """(seeds,): the same over those of full attention."""
+    by_replicate = ("sampled", "change", "divergence", "agreement", "hidden_error", "attended", "share")
+    columns: ClassVar[dict[str, Column]] = {
+        "replicate": "int",
+        "example": "int",
+        "horizon": "float",
+        "attended": "float",
+        "full": "float",
+        "sampled": "float",
+        "change": "float",
+        "divergence": "float",
+        "agreement": "float",
+    }
+
+    def rows(self) -> Iterator[tuple[Cell, ...]]:
+        none = torch.full_like(self.sampled, torch.nan)
+        more = [none if one is None else one for one in (self.divergence, self.agreement)]
+        for seed, attended in enumerate(self.attended.tolist()):
+            cells = torch.stack(
+                [self.full, self.sampled[seed], self.change[seed], *(one[seed] for one in more)], 1
+            )
+            for k, (horizon, row) in enumerate(zip(self.horizons.tolist(), cells.tolist(), strict=True)):
+                yield seed, k, horizon, attended, *(None if cell != cell else cell for cell in row)
+
+    @property
+    def layers(self) -> Tensor:
+        """(seeds, layers): relative rms error of the hidden states."""
+        return (self.hidden_error / self.hidden_square).sqrt()
+
+    def shown(self) -> list[Row]:
+        return [
+            {
+                "model": self.model,
+                "keys": self.keys,
+                "attended": float(self.attended.mean()),
+                "share": float(self.share.mean()),
+                "metric": self.metric,
+                "full": float(self.full.mean()),
+                "sampled": float(self.sampled.mean()),
+                "change": float(self.change.square().mean().sqrt()),
+            }
+        ]
+
+
+@dataclass(frozen=True, eq=False)
 class _Full:
     """Model, texts, and what the model does with all its keys: the same for all tasks of a worker."""
 
     loaded: Loaded
-    texts: list[Document]
+    run: TaskRun
     evaluated: Evaluated
     horizons: Tensor
     windows: Tensor
 
 
-@lru_cache(maxsize=2)
-def _full(what: str) -> _Full:
-    from attnlimit.models.judge.horizons import example_horizons
-    from attnlimit.models.see.text import documents, token_windows
-    from attnlimit.studies.kinds.model_choice import loaded
-    from attnlimit.studies.kinds.watched import evaluate, watched
-
-    asked = Downstream.model_validate_json(what)
-    ready = loaded(asked.model.use)
-    given = documents(None if asked.text is None else [file.checked() for file in asked.text])
-    full = evaluate(ready, given, asked.tokens, asked.examples, None)
-    horizons = example_horizons(
-        ready, given, tokens=asked.tokens, task=watched(ready, full), examples=asked.examples
-    )
-    length = max(len(row) for row in full.rows)  # texts may all be shorter than `tokens`
-    windows = token_windows(ready.need_tokenizer(), given, length, most=asked.windows)
-    return _Full(ready, given, full, horizons, windows)
+@remembered
+def _full(what: Downstream) -> _Full:
+    loaded, task = what.loaded(), output_task(what.loaded())
+    run = Trial(tokens=what.tokens, examples=what.examples).run(loaded, what.documents())
+    length = max(len(row) for row in task.rows(run))  # texts may all be shorter than `tokens`
+    windows = token_windows(run.tokenizer, run.documents, length, most=what.windows)
+    return _Full(loaded, run, evaluate(loaded, run), example_horizons(loaded, task, run), windows)
 
 
-def run(what: Downstream, replicates: int, seed: int) -> Data:
+def run(what: Downstream, replicates: int, seed: int, place: Path | None = None) -> Thinned:
     """One sampled run of the model over the examples, beside the full one."""
-    from attnlimit.models.attend.sampled import sampled_attention
-    from attnlimit.models.budget.budgets import Budgets
-    from attnlimit.models.judge.probe import probe
-    from attnlimit.models.see.layers import attention_layers
-    from attnlimit.studies.kinds.watched import changes, evaluate
-
-    full = _full(what.model_copy(update={"keys": 1}).model_dump_json())
+    full = _full(what.model_copy(update={"keys": 1}))
     model, known = full.loaded.model, full.evaluated
     budgets = Budgets.uniform(attention_layers(model), what.keys, model=full.loaded.name, tokens=what.tokens)
     with sampled_attention(model, budgets, generator=seed, per_query=what.per_query) as attended:
-        sampled = evaluate(full.loaded, full.texts, what.tokens, what.examples, known)
+        sampled = evaluate(full.loaded, full.run, known)
     layers = probe(full.loaded, budgets, full.windows, [seed], per_query=what.per_query)
-    return {
-        "full": known.per_example.tolist(),
-        "sampled": sampled.per_example.tolist(),
-        "metric": known.name,
-        "horizons": _short(full.horizons),
-        "changes": {name: _short(values) for name, values in changes(known, sampled).items()},
-        "hidden_error": _short(layers.hidden_error[0].sum(0)),
-        "hidden_square": _short(layers.hidden_square.sum(0)),
-        "attended": float(attended.keys_per_query.mean()),
-        "share": attended.share,
-    }
+    changed = changes(known, sampled)
 
+    def row(values: Tensor | None) -> Tensor | None:
+        return None if values is None else digits(values, 6)[None]
 
-def _short(row: Tensor) -> list[float]:
-    return [float(f"{value:.6g}") for value in row.tolist()]
-
-
-COLUMNS: dict[str, Column] = {
-    "example": "int",
-    "horizon": "float",
-    "attended": "float",
-    "full": "float",
-    "sampled": "float",
-    "change": "float",
-    "divergence": "float",
-    "agreement": "float",
-}
-
-
-def rows(result: Data) -> Iterator[tuple[Any, ...]]:
-    changed = result["changes"]
-    for k, horizon in enumerate(result["horizons"]):
-        measured = (result["full"][k], result["sampled"][k])
-        more = (
-            changed[name][k] if name in changed else None for name in ("change", "divergence", "agreement")
-        )
-        yield k, horizon, result["attended"], *measured, *more
-
-
-def summary(what: Downstream, results: list[Data]) -> dict[str, Any]:
-    """All seeds and examples, since intervals and thirds need both."""
-    first = results[0]
-    errors = torch.tensor([one["hidden_error"] for one in results], dtype=torch.float64)
-    squares = torch.tensor(first["hidden_square"], dtype=torch.float64)
-    return {
-        "model": what.model.use,
-        "weights": what.model.words(),
-        "keys": what.keys,
-        "tokens": what.tokens,
-        "attended": sum(one["attended"] for one in results) / len(results),
-        "share": sum(one["share"] for one in results) / len(results),
-        "replicates": len(results),
-        "metric": first["metric"],
-        "horizons": first["horizons"],
-        "full": first["full"],
-        "sampled": [one["sampled"] for one in results],
-        "changes": {name: [one["changes"][name] for one in results] for name in first["changes"]},
-        "layers": (errors / squares).sqrt().tolist(),
-    }
+    return Thinned(
+        model=what.model.use,
+        weights=what.model.words(),
+        tokens=what.tokens,
+        keys=what.keys,
+        metric=known.metric,
+        horizons=digits(full.horizons, 6),
+        full=known.per_example,
+        sampled=sampled.per_example[None],
+        change=digits(changed.change, 6)[None],
+        divergence=row(changed.divergence),
+        agreement=row(changed.agreement),
+        hidden_error=digits(layers.hidden_error[0].sum(0), 6)[None],
+        hidden_square=digits(layers.hidden_square.sum(0), 6),
+        attended=attended.keys_per_query.mean()[None],
+        share=torch.tensor([attended.share], dtype=torch.float64),
+    )
 
 
 def brief(what: Downstream) -> tuple[Downstream, float]:
@@ -165,4 +180,11 @@ def brief(what: Downstream) -> tuple[Downstream, float]:
     return part, (what.examples + what.windows) / (few + 1)
 
 
-KIND = untyped("downstream", Downstream, run, COLUMNS, rows, summary, brief=brief)
+KIND = Kind(
+    name="downstream",
+    title="A model's task with n random keys in every head",
+    what=Downstream,
+    result=Thinned,
+    run=run,
+    brief=brief,
+)

@@ -2,193 +2,257 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt, model_validator
 from scipy import stats
 
+from attnlimit.designs import Kept, Sampling
 from attnlimit.errors import InputError
-from attnlimit.rates import fit_power
-from attnlimit.studies.fields import Fields, File, Seed, Sizes
-from attnlimit.studies.kind import Column
-from attnlimit.studies.kinds.model_choice import ModelChoice
-from attnlimit.studies.untyped import Data, untyped
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from attnlimit.studies.kinds.model_heads import HeadSeen
+from attnlimit.models.attend.subsampled import HeadSeen, exact_squares, heads_seen, sampled_squares
+from attnlimit.rates import exponents
+from attnlimit.rates.error_curve import ErrorCurve
+from attnlimit.studies.fields import Fields, SamplingField, Seed, Sizes
+from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 LEAST_BATCHES = 5
 
 
 class Drawn(Fields):
-    """How keys are drawn: "iid" (independent keys), "without-replacement" (different ones), "window" (the keys around the
-    query and different others), "window-importance" (the others stand for all that are not drawn); from the keys of the
-    text, or from all, special tokens too."""
+    """How keys are drawn: `sampling`, which may keep the keys around the query; from the keys of the text, or from all,
+    special tokens too."""
 
-    policy: Literal["iid", "without-replacement", "window", "window-importance"]
+    sampling: SamplingField = Sampling()
     population: Literal["text", "all"] = "text"
 
 
-class ModelConvergence(Fields):
-    """n keys of a context of `tokens` tokens, against all of them, at `queries` random tokens of each of `passages`.
-    n counts the `window` keys around the query, for the policies that keep them."""
+class Passages(OnText):
+    """`queries` random tokens of each of `passages` passages of `tokens` tokens."""
 
-    model: ModelChoice
-    text: Annotated[list[File], Field(min_length=1)] | None = None
     tokens: PositiveInt = 512
     passages: PositiveInt = 4
     queries: PositiveInt = 32
+    query_seed: Seed = 0
+
+
+class ModelConvergence(Passages):
+    """n keys of a context, those kept around the query among them, against all of it."""
+
     n: Sizes
     curves: Annotated[list[Drawn], Field(min_length=1)]
-    window: PositiveInt | None = None
     batch: PositiveInt = 25
     """Replicates whose mean square is one number of the result."""
-    query_seed: Seed = 0
 
     @model_validator(mode="after")
     def _fits(self) -> ModelConvergence:
-        if (self.window is None) == any(one.policy.startswith("window") for one in self.curves):
-            raise ValueError("window and the window policies go together")
-        if len(self.n) < 3 or self.n[-1] > self.tokens or self.n[0] <= (self.window or 0):
-            raise ValueError("n needs at least 3 sizes, above the window and at most tokens")
+        ways = [one.sampling for one in self.curves]
+        if any(one.kept != Kept(around=one.kept.around) or not one.draw.nested for one in ways):
+            raise ValueError("of the keys only those around the query can be kept, and draws must be nested")
+        if len(self.n) < 3 or self.n[-1] > self.tokens or self.n[0] <= max(one.kept.around for one in ways):
+            raise ValueError("n needs at least 3 sizes, above the keys kept and at most tokens")
         return self
 
 
-def run(what: ModelConvergence, replicates: int, seed: int) -> Data:
-    """For each curve: mean squares of `batch` replicates each (the last may have fewer), by head, batch
-    and n, and the closed form by head and n."""
-    generator = torch.Generator().manual_seed(seed)
-    seen, exact = _seen(what), _exact(what.model_dump_json())
-    curves = [
-        {
-            **drawn.model_dump(),
-            "squares": [_sampled(what, drawn, head, replicates, generator) for head in seen],
-            "exact": exact[place],
+@dataclass(frozen=True, eq=False)
+class HeadSlope:
+    """One head with one way of drawing: its errors relative to the root mean square of its outputs, and their exponents."""
+
+    layer: int
+    head: int
+    horizon: float
+    sampling: Sampling
+    population: str
+    measured: ErrorCurve
+    """By Monte Carlo."""
+    closed: ErrorCurve
+    """In closed form."""
+    exponent: float | None = None
+    """None, like what follows: too few batches to tell."""
+    interval: tuple[float, float] | None = None
+    closed_exponent: float | None = None
+    """Fitted with the same weights."""
+
+    @property
+    def published(self) -> float:
+        """The published exponent at this horizon."""
+        return float(exponents(self.horizon).paper)
+
+    @property
+    def half_width(self) -> list[float] | None:
+        """Of the measured errors' 95 % t intervals."""
+        error, rows = self.measured.standard_error, self.measured.rows
+        if self.exponent is None or error is None or rows is None:
+            return None
+        found: list[float] = (float(stats.t.ppf(0.975, len(rows) - 1)) * error).tolist()
+        return found
+
+    def facts(self) -> dict[str, Cell]:
+        """Its single numbers."""
+        low, high = self.interval or (None, None)
+        return {
+            "population": self.population,
+            "sampling": str(self.sampling),
+            "layer": self.layer,
+            "head": self.head,
+            "horizon": self.horizon,
+            "exponent": self.exponent,
+            "exponent_low": low,
+            "exponent_high": high,
+            "closed_form_exponent": self.closed_exponent,
+            "published_exponent": self.published,
         }
-        for place, drawn in enumerate(what.curves)
-    ]
-    return {
-        "heads": [[one.layer, one.head, one.horizon, one.scale] for one in seen],
-        "curves": curves,
-        "n": what.n,
-        "replicates": replicates,
+
+    def curve(self) -> Iterator[dict[str, Cell]]:
+        """Its numbers at each n."""
+        half: Sequence[float | None] = self.half_width or [None] * len(self.measured.n)
+        both = (self.measured.error.tolist(), half, self.closed.error.tolist())
+        for n, rms, width, closed in zip(self.measured.n, *both, strict=True):
+            yield {"n": n, "rms": rms, "half_width": width, "closed_form": closed}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadDrawn:
+    """One head with one way of drawing: mean squares of batches of replicates, and the closed form."""
+
+    layer: int
+    head: int
+    horizon: float
+    scale: float
+    population: str
+    sampling: SamplingField
+    squares: Array
+    """(batches, n)"""
+    closed: Array
+    """(n,)"""
+
+    def slope(self, n: tuple[int, ...]) -> HeadSlope:
+        squares, closed = self.squares / self.scale**2, self.closed.sqrt() / self.scale
+        count, rms = len(squares), squares.mean(0).sqrt()
+        error = squares.std(0) / count**0.5 / (2 * rms) if count > 1 else torch.zeros_like(rms)
+        method = f"Monte Carlo, {count} batches"
+        found = HeadSlope(
+            self.layer,
+            self.head,
+            self.horizon,
+            self.sampling,
+            self.population,
+            ErrorCurve(n, rms, error, method=method, rows=squares.sqrt()),
+            ErrorCurve(n, closed, error * closed / rms, method="closed form"),
+        )
+        if count < LEAST_BATCHES or not bool((error > 0).all()):
+            return found
+        fit = found.measured.fit(resamples=1000)
+        closed_exponent = found.closed.fit().exponent
+        return replace(found, exponent=fit.exponent, interval=fit.interval, closed_exponent=closed_exponent)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadsConverged(OfModel):
+    """Every head with every way of drawing."""
+
+    tokens: int
+    passages: int
+    queries: int
+    n: tuple[int, ...]
+    replicates: int
+    heads: tuple[HeadDrawn, ...]
+    columns: ClassVar[dict[str, Column]] = {
+        "layer": "int",
+        "head": "int",
+        "horizon": "float",
+        "population": "text",
+        "sampling": "text",
+        "batch": "int",
+        "n": "int",
+        "mean_square": "float",
+        "exact_mean_square": "float",
     }
 
+    def rows(self) -> Iterator[tuple[Cell, ...]]:
+        for one in self.heads:
+            facts = (one.layer, one.head, one.horizon, one.population, str(one.sampling))
+            for k, batch in enumerate(one.squares.tolist()):
+                for n, square, closed in zip(self.n, batch, one.closed.tolist(), strict=True):
+                    yield *facts, k, n, square, closed
 
-def _sampled(
-    what: ModelConvergence, drawn: Drawn, head: HeadSeen, replicates: int, generator: torch.Generator
-) -> list[list[float]]:
-    from attnlimit.studies.kinds.subsampled import sampled_squares
+    @classmethod
+    def joined(cls, parts: Sequence[HeadsConverged]) -> HeadsConverged:
+        heads = [
+            replace(same[0], squares=torch.cat([one.squares for one in same]))
+            for same in zip(*(part.heads for part in parts), strict=True)
+        ]
+        return replace(parts[0], replicates=sum(one.replicates for one in parts), heads=tuple(heads))
 
-    window = what.window or 0
-    draws = [
-        sampled_squares(one, drawn.policy, what.n, window, replicates, generator)
-        for one in head.population(drawn.population)
-    ]
-    return [_short(part.mean(0)) for part in torch.stack(draws).mean(0).split(what.batch)]
+    @cached_property
+    def slopes(self) -> tuple[HeadSlope, ...]:
+        return tuple(one.slope(self.n) for one in self.heads)
+
+    def shown(self) -> list[Row]:
+        return [one.facts() for one in self.slopes]
+
+
+def run(what: ModelConvergence, replicates: int, seed: int, place: Path | None = None) -> HeadsConverged:
+    """For each way of drawing and head: mean squares of `batch` replicates each (the last may have fewer)."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for drawn, closed in zip(what.curves, _closed(what), strict=True):
+        for head, exact in zip(_seen(what), closed, strict=True):
+            draws = [
+                sampled_squares(one, drawn.sampling, what.n, replicates, generator)
+                for one in head.population(drawn.population)
+            ]
+            batches = [part.mean(0) for part in torch.stack(draws).mean(0).split(what.batch)]
+            facts = (head.layer, head.head, head.horizon, head.scale, drawn.population, drawn.sampling)
+            found.append(HeadDrawn(*facts, digits(torch.stack(batches), 7), exact))
+    return HeadsConverged(
+        what.model.use,
+        what.model.words(),
+        what.tokens,
+        what.passages,
+        what.queries,
+        tuple(what.n),
+        replicates,
+        tuple(found),
+    )
 
 
 def _seen(what: ModelConvergence) -> tuple[HeadSeen, ...]:
-    from attnlimit.studies.kinds.model_heads import heads_seen
-
-    files = None if what.text is None else tuple(str(file.checked()) for file in what.text)
-    seen = heads_seen(what.model.use, files, what.tokens, what.passages, what.queries, what.query_seed)
+    seen = _on_text(Passages.model_validate(what.model_dump(include=set(Passages.model_fields))))
     least = min(one.scores.shape[1] for drawn in what.curves for one in seen[0].population(drawn.population))
     if what.n[-1] > least:
         raise InputError(f"n goes up to {what.n[-1]}, but a passage has only {least} keys to draw from.")
     return seen
 
 
-@lru_cache(maxsize=2)
-def _exact(what: str) -> list[list[list[float]]]:
-    """Nothing in it is random, so that it is computed once a worker."""
-    from attnlimit.studies.kinds.subsampled import exact_squares
-
-    asked = ModelConvergence.model_validate_json(what)
-    found = []
-    for drawn in asked.curves:
-        heads = []
-        for head in _seen(asked):
-            rows = [
-                exact_squares(one, drawn.policy, asked.n, asked.window or 0)
-                for one in head.population(drawn.population)
-            ]
-            heads.append(_short(torch.cat(rows).mean(0)))
-        found.append(heads)
-    return found
+@remembered
+def _on_text(what: Passages) -> tuple[HeadSeen, ...]:
+    sizes = {"tokens": what.tokens, "passages": what.passages, "queries": what.queries}
+    return heads_seen(what.loaded(), what.documents(), **sizes, seed=what.query_seed)
 
 
-def _short(row: Tensor) -> list[float]:
-    """Seven digits: Monte Carlo has fewer, and a result is kept for ever."""
-    return [float(f"{value:.7g}") for value in row.tolist()]
+@remembered
+def _closed(what: ModelConvergence) -> list[list[torch.Tensor]]:
+    """By way of drawing and head: nothing in it is random."""
+
+    def closed(drawn: Drawn, head: HeadSeen) -> torch.Tensor:
+        passages = head.population(drawn.population)
+        squares = torch.cat([exact_squares(one, drawn.sampling, what.n) for one in passages])
+        return digits(squares.mean(0), 7)
+
+    return [[closed(drawn, head) for head in _seen(what)] for drawn in what.curves]
 
 
-COLUMNS: dict[str, Column] = {
-    "layer": "int",
-    "head": "int",
-    "horizon": "float",
-    "population": "text",
-    "policy": "text",
-    "batch": "int",
-    "n": "int",
-    "mean_square": "float",
-    "exact_mean_square": "float",
-}
-
-
-def rows(result: Data) -> Iterator[tuple[Any, ...]]:
-    for curve in result["curves"]:
-        heads = zip(result["heads"], curve["squares"], curve["exact"], strict=True)
-        for (layer, head, horizon, _), batches, exact in heads:
-            for k, batch in enumerate(batches):
-                for n, square, closed in zip(result["n"], batch, exact, strict=True):
-                    facts = (layer, head, horizon, curve["population"], curve["policy"])
-                    yield *facts, k, n, square, closed
-
-
-def summary(what: ModelConvergence, results: list[Data]) -> dict[str, Any]:
-    """Curves relative to the root mean square of a head's outputs, and their exponents."""
-    first, heads = results[0], []
-    for place, drawn in enumerate(what.curves):
-        for k, (layer, head, horizon, scale) in enumerate(first["heads"]):
-            found = [row for result in results for row in result["curves"][place]["squares"][k]]
-            squares = torch.tensor(found, dtype=torch.float64) / scale**2
-            exact = torch.tensor(first["curves"][place]["exact"][k], dtype=torch.float64) / scale**2
-            facts = {**drawn.model_dump(), "layer": layer, "head": head}
-            heads.append({**facts, "horizon": horizon, **_curve(what.n, squares, exact)})
-    known = what.model_dump(mode="json", exclude={"n", "model", "text", "curves"})
-    return {
-        **known,
-        "model": what.model.use,
-        "weights": what.model.words(),
-        "sizes": what.n,
-        "replicates": sum(result["replicates"] for result in results),
-        "heads": heads,
-    }
-
-
-def _curve(n: list[int], squares: Tensor, exact: Tensor) -> dict[str, Any]:
-    """rms with its standard error, the closed form, and both exponents, fitted with the same weights."""
-    count = len(squares)
-    rms = squares.mean(0).sqrt()
-    found: dict[str, Any] = {"rms": rms.tolist(), "exact": exact.sqrt().tolist()}
-    error = squares.std(0) / count**0.5 / (2 * rms) if count > 1 else torch.zeros_like(rms)
-    if count < LEAST_BATCHES or not bool((error > 0).all()):
-        return {**found, "half_width": None, "exponent": None, "interval": None, "exact_exponent": None}
-    fit = fit_power(n, squares.sqrt(), statistic="rms", resamples=1000)
-    closed = fit_power(n, exact.sqrt(), standard_errors=error * exact.sqrt() / rms)
-    return {
-        **found,
-        "half_width": (float(stats.t.ppf(0.975, count - 1)) * error).tolist(),
-        "exponent": fit.exponent,
-        "interval": list(fit.interval),
-        "exact_exponent": closed.exponent,
-    }
-
-
-KIND = untyped("model_convergence", ModelConvergence, run, COLUMNS, rows, summary, together=True)
+KIND = Kind(
+    name="model_convergence",
+    title="Heads of a model with n of their keys",
+    what=ModelConvergence,
+    result=HeadsConverged,
+    run=run,
+    together=True,
+)

@@ -10,7 +10,9 @@ with X_n, X_n' from the n tokens and Y, Y' from the cloud, with replacement: a l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,18 +20,16 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from attnlimit.errors import InputError, MissingExtra
-from attnlimit.studies.fields import Fields, File, Sizes
-from attnlimit.studies.kind import Column
-from attnlimit.studies.kinds.model_choice import ModelChoice
-from attnlimit.studies.untyped import Data, untyped
+from attnlimit.models.see.text import special_tokens, token_windows
+from attnlimit.studies.fields import Sizes
+from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.model_fields import OfModel, OnText, digits
 
 
-class TokenCloud(Fields):
+class TokenCloud(OnText):
     """`points` random tokens of `passages` passages, as they leave layer `layer` (0: the embeddings), in subsamples of
     n, `draws` of them."""
 
-    model: ModelChoice
-    text: Annotated[list[File], Field(min_length=1)] | None = None
     tokens: PositiveInt = 256
     passages: PositiveInt = 8
     layer: NonNegativeInt = 3
@@ -39,7 +39,78 @@ class TokenCloud(Fields):
     perplexity: PositiveFloat = 30.0
 
 
-def run(what: TokenCloud, replicates: int, seed: int) -> Data:
+class Mean(NamedTuple):
+    """Over all draws, at each n."""
+
+    value: list[float]
+    standard_error: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Covered(OfModel):
+    """How well every draw covers its cloud, and a picture of the first one."""
+
+    layer: int
+    points: int
+    n: tuple[int, ...]
+    mean_distance: Array
+    """(draws,): of two tokens of the cloud."""
+    squares: Array
+    """(draws, n): squared energy distance to the cloud."""
+    distances: Array
+    """(draws, n): mean distance of a token to the nearest member."""
+    picture: Array
+    """(points, 2)"""
+    order: tuple[int, ...]
+    """One nested subsample in the picture."""
+    by_replicate = ("mean_distance", "squares", "distances")
+    columns: ClassVar[dict[str, Column]] = {
+        "draw": "int",
+        "n": "int",
+        "energy": "float",
+        "nearest": "float",
+    }
+
+    def rows(self) -> Iterator[tuple[Cell, ...]]:
+        for draw, both in enumerate(zip(self.squares.tolist(), self.distances.tolist(), strict=True)):
+            for n, energy, nearest in zip(self.n, *both, strict=True):
+                yield draw, n, energy, nearest
+
+    @property
+    def energy(self) -> Mean:
+        """The squared energy distance, over the mean distance of two tokens."""
+        return self._mean(self.squares)
+
+    @property
+    def nearest(self) -> Mean:
+        """The distance to the nearest member, likewise."""
+        return self._mean(self.distances)
+
+    def _mean(self, values: Tensor) -> Mean:
+        relative = values / self.mean_distance[:, None]
+        return Mean(relative.mean(0).tolist(), (relative.std(0) / len(relative) ** 0.5).tolist())
+
+    @property
+    def predicted(self) -> list[float]:
+        """Of the energy."""
+        return [predicted(1.0, self.points, n) for n in self.n]
+
+    def shown(self) -> list[Row]:
+        energy, nearest = self.energy, self.nearest
+        return [
+            {
+                "n": n,
+                "energy": energy.value[k],
+                "energy_standard_error": energy.standard_error[k],
+                "predicted": self.predicted[k],
+                "nearest": nearest.value[k],
+                "nearest_standard_error": nearest.standard_error[k],
+            }
+            for k, n in enumerate(self.n)
+        ]
+
+
+def run(what: TokenCloud, replicates: int, seed: int, place: Path | None = None) -> Covered:
     """The picture, one nested subsample in it, and the coverage of all draws."""
     generator = torch.Generator().manual_seed(seed)
     states = _states(what)
@@ -50,21 +121,23 @@ def run(what: TokenCloud, replicates: int, seed: int) -> Data:
         )
     cloud = states[torch.randperm(len(states), generator=generator)[: what.points]].double()
     distances = torch.cdist(cloud, cloud).fill_diagonal_(0.0)
-    energy, nearest, order = [], [], torch.empty(0)
-    for _ in range(what.draws):
-        order = torch.randperm(what.points, generator=generator)
-        both = [coverage(distances, order[:n]) for n in what.n]
-        energy.append([float(f"{one[0]:.6g}") for one in both])
-        nearest.append([float(f"{one[1]:.6g}") for one in both])
+    orders = [torch.randperm(what.points, generator=generator) for _ in range(what.draws)]
+    found = torch.tensor(
+        [[coverage(distances, order[:n]) for n in what.n] for order in orders], dtype=torch.float64
+    )
     picture = _picture(cloud, what.perplexity, int(torch.randint(2**31, (1,), generator=generator)))
-    return {
-        "n": what.n,
-        "mean_distance": float(distances.mean()),
-        "energy": energy,
-        "nearest": nearest,
-        "picture": [[round(x, 2) for x in point] for point in picture.tolist()],
-        "order": order[: what.n[-1]].tolist(),
-    }
+    return Covered(
+        model=what.model.use,
+        weights=what.model.words(),
+        layer=what.layer,
+        points=what.points,
+        n=tuple(what.n),
+        mean_distance=distances.mean().expand(what.draws),
+        squares=digits(found[..., 0], 6),
+        distances=digits(found[..., 1], 6),
+        picture=picture.double().round(decimals=2),
+        order=tuple(orders[-1][: what.n[-1]].tolist()),
+    )
 
 
 def coverage(distances: Float[Tensor, "N N"], chosen: Int[Tensor, " n"]) -> tuple[float, float]:
@@ -84,13 +157,9 @@ def predicted(mean_distance: float, points: int, n: int) -> float:
 
 
 def _states(what: TokenCloud) -> Float[Tensor, "tokens d"]:
-    from attnlimit.models.see.text import special_tokens, texts, token_windows
-    from attnlimit.studies.kinds.model_choice import loaded
-
-    ready = loaded(what.model.use)
+    ready = what.loaded()
     tokenizer = ready.need_tokenizer()
-    files = None if what.text is None else [file.checked() for file in what.text]
-    windows = token_windows(tokenizer, texts(files), what.tokens, most=what.passages)
+    windows = token_windows(tokenizer, what.documents(), what.tokens, most=what.passages)
     with torch.no_grad():
         output = ready.model(input_ids=windows.to(ready.model.device), output_hidden_states=True)
     if what.layer >= len(output.hidden_states):
@@ -110,35 +179,10 @@ def _picture(cloud: Tensor, perplexity: float, seed: int) -> Tensor:
     return torch.from_numpy(found)
 
 
-COLUMNS: dict[str, Column] = {"draw": "int", "n": "int", "energy": "float", "nearest": "float"}
-
-
-def rows(result: Data) -> Iterator[tuple[Any, ...]]:
-    for draw, (energy, nearest) in enumerate(zip(result["energy"], result["nearest"], strict=True)):
-        for k, n in enumerate(result["n"]):
-            yield draw, n, energy[k], nearest[k]
-
-
-def summary(what: TokenCloud, results: list[Data]) -> dict[str, Any]:
-    """Coverage against n with its standard error, relative to the mean distance of two tokens, and the first picture."""
-    first = results[0]
-    found: dict[str, Any] = {
-        "model": what.model.use,
-        "weights": what.model.words(),
-        "layer": what.layer,
-        "points": what.points,
-        "draws": what.draws * len(results),
-        "n": what.n,
-        "picture": first["picture"],
-        "order": first["order"],
-    }
-    for name in ("energy", "nearest"):
-        parts = [torch.tensor(one[name], dtype=torch.float64) / one["mean_distance"] for one in results]
-        values = torch.cat(parts)
-        found[name] = values.mean(0).tolist()
-        found[f"{name}_standard_error"] = (values.std(0) / len(values) ** 0.5).tolist()
-    found["predicted"] = [predicted(1.0, what.points, n) for n in what.n]
-    return found
-
-
-KIND = untyped("token_cloud", TokenCloud, run, COLUMNS, rows, summary)
+KIND = Kind(
+    name="token_cloud",
+    title="Tokens of a layer, and how well n of them cover it",
+    what=TokenCloud,
+    result=Covered,
+    run=run,
+)

@@ -106,6 +106,14 @@ class Measured(CurveResult):
         return ErrorCurve(self.n, found.rms, noise, method=found.method)
 
     @property
+    def replicates(self) -> int:
+        return len(self.squares)
+
+    @property
+    def error_of(self) -> str:
+        return self.statistic
+
+    @property
     def fit(self) -> PowerFit | None:
         return self._fitted if isinstance(self._fitted, PowerFit) else None
 
@@ -132,7 +140,7 @@ class Measured(CurveResult):
         return {**known, **fit, **told(self.limit)}
 
     def shown(self) -> list[Row]:
-        return [{"statistic": self.statistic, "replicates": len(self.squares), **super().shown()[0]}]
+        return [{"statistic": self.statistic, "replicates": self.replicates, **super().shown()[0]}]
 
     def methods(self) -> Row:
         fit = {} if self.fit is None else {"Fit": self.fit.method}

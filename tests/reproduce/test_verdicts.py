@@ -54,7 +54,7 @@ def measured(statistic, n, errors, relative, H, fitted):
 
 
 def study(*results):
-    return SimpleNamespace(points=[Point(k, {}, None, one) for k, one in enumerate(results)])
+    return SimpleNamespace(points=[Point(k, {}, setting(1, [10]), one) for k, one in enumerate(results)])
 
 
 def setting(count, n):

@@ -179,7 +179,7 @@ def replicates(folder: Path) -> list[int]:
         return [n for (n,) in run.rows("SELECT sum(count) FROM tasks GROUP BY point ORDER BY point")]
 
 
-@pytest.mark.parametrize(("of", "wide"), [("error", 0.25), ("slope", 0.25)])
+@pytest.mark.parametrize(("of", "wide"), [("error", 0.25), ("slope", 0.15)])
 def test_replicates_are_added_until_the_interval_is_narrow(tmp_path, of, wide):
     from attnlimit.studies.kind import kind
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from attnlimit.cli import app
 from attnlimit.cli.common import time_of
-from attnlimit.studies import Estimate
+from attnlimit.studies import Cost
 
 SPEC = """\
 name: tiny
@@ -53,13 +53,16 @@ def test_a_sweep_from_start_to_export(run):
     header, first, *_ = shown.stdout.splitlines()[1:]
     assert re.split(r"  +", header.strip()) == [
         "horizon",
-        "replicates",
-        "rms at 200",
+        "rms there",
         "exponent",
-        "95 %",
+        "95 % from",
+        "95 % to",
+        "published",
         "n → ∞",
     ]
-    assert re.fullmatch(r" *0\.3 +10 +0\.\d+ +0\.\d{3} +-?0\.\d{3}…\d\.\d{3} +0\.500 *", first), first
+    numbers = r" *0\.3 +0\.\d+ +0\.\d+ +-?0\.\d+ +\d\.\d+ +0\.4587 +0\.5 *"
+    assert re.fullmatch(numbers, first), first
+    assert "On every line: statistic map, replicates 10, largest n 200." in shown.stdout
     folder = Path("attnlimit-out/tiny")
     made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {
@@ -118,8 +121,8 @@ def test_failures_are_told_by_the_exit_code(run):
 
 def test_a_dry_run_says_what_it_would_cost(run, monkeypatch):
 
-    found = Estimate(3, 6, 12, 2, 2, 40.0, 600.0, 7300.0, 310.0, "3 tasks of 2 replicates, this machine")
-    monkeypatch.setattr("attnlimit.studies.estimate", lambda study, workers, folder: found)
+    found = Cost(3, 6, 12, 2, 2, 40.0, 600.0, 7300.0, 310.0, "3 tasks of 2 replicates, this machine")
+    monkeypatch.setattr("attnlimit.cli.studies.estimate", lambda study, workers, folder: found)
     shown = run("sweep", written(SPEC), "--dry-run", "--workers", "2")
     words = " ".join(shown.stdout.split())
     assert "points 3" in words
@@ -208,7 +211,7 @@ def test_interrupted_and_resumed(run):
 
 def test_times_in_words():
     def cost(seconds, likely, most, longer=False):
-        return Estimate(1, 1, 1, 0, 1, seconds, likely, most, None, "", longer)
+        return Cost(1, 1, 1, 0, 1, seconds, likely, most, None, "", longer)
 
     assert time_of([cost(30.0, 30.0, 30.0)]) == "30 s"
     assert time_of([cost(10.0, 300.0, 900.0), cost(5.0, 300.0, 900.0)]) == "about 10 min, at most 30 min"

@@ -14,7 +14,7 @@ from attnlimit.models.see import named
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.reproduce import downstream, heads, model_heads, token_cloud
-from attnlimit.reproduce.result import Outcome, Ran
+from attnlimit.reproduce.result import Outcome
 from attnlimit.reproduce.run import Plan, load_spec, run
 from attnlimit.studies import study_from
 from attnlimit.studies.fields import Fields
@@ -55,7 +55,9 @@ class Made(HeadsConverged):
 
 
 def runs_of(*results):
-    return {"a": Ran({}, [Point(index, {}, Fields(), one) for index, one in enumerate(results)])}
+    return {
+        "a": SimpleNamespace(points=[Point(index, {}, Fields(), one) for index, one in enumerate(results)])
+    }
 
 
 def made(found, model="packaged-bert"):

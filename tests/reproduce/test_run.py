@@ -13,7 +13,17 @@ from typer.testing import CliRunner
 from attnlimit.cli import app
 from attnlimit.errors import InputError
 from attnlimit.report.figures.style import axes
-from attnlimit.reproduce import NAMES, Interrupted, Outcome, Plan, Reproduction, Verdict, find, plan, run
+from attnlimit.reproduce import (
+    Interrupted,
+    Outcome,
+    Prepared,
+    Reproduction,
+    Verdict,
+    find,
+    names,
+    prepare,
+    run,
+)
 from attnlimit.reproduce.compare import at_most, equals
 from attnlimit.reproduce.run import TasksFailed, load_spec
 from attnlimit.reproduce.write import words
@@ -24,12 +34,12 @@ MODELS = ("bert", "bigbird-iid", "bigbird-window", "downstream", "downstream-by-
 
 def figure(runs):
     made, ax = axes()
-    ax.plot([point["mean"] for point in runs["tiny"]["points"]])
+    ax.plot([point.result.mean for point in runs["tiny"].points])
     return made
 
 
 def verdicts(runs):
-    mean = runs["tiny"]["points"][0]["mean"]
+    mean = runs["tiny"].points[0].result.mean
     return [equals("uniform draws have mean ½ <b>", 0.5, mean, (mean - 0.2, mean + 0.2), note="a note")]
 
 
@@ -42,7 +52,7 @@ RESULT = Reproduction(
     verdicts=verdicts,
     specs=("tiny",),
     notes=("As published, but tiny.",),
-    said=lambda runs: [f"There were {len(runs['tiny']['points'])} points."],
+    more=lambda runs: [f"There were {len(runs['tiny'].points)} points."],
 )
 
 
@@ -55,17 +65,17 @@ def tiny(tmp_path, **fields):
         "chunk": 10,
         **fields,
     }
-    return Plan(RESULT, tmp_path / "tiny", {"tiny": study_from(study)}, quick=True, workers=1)
+    return Prepared(RESULT, tmp_path / "tiny", {"tiny": study_from(study)}, quick=True, workers=1)
 
 
 def test_a_run_leaves_its_files(tmp_path):
     done = run(tiny(tmp_path))
-    names = ["figure.png", "figure.pdf", "table.parquet", "table.csv", "verdict.json", "report.html"]
-    assert [path.name for path in done.files] == names
+    made = ["figure.png", "figure.pdf", "table.parquet", "table.csv", "verdict.json", "report.html"]
+    assert [path.name for path in done.files] == made
     assert all(path.stat().st_size > 20 for path in done.files)
     assert [one.outcome for one in done.verdicts] == [Outcome.AGREES]
     record = json.loads((done.folder / "verdict.json").read_text())
-    assert record == json.loads(json.dumps(done.record))
+    assert record == json.loads(json.dumps(done.record.to_dict()))
     assert record["size"] == "quick"
     assert record["verdicts"][0]["outcome"] == "agrees"
     assert "There were 2 points." in record["summary"]
@@ -73,8 +83,10 @@ def test_a_run_leaves_its_files(tmp_path):
     with open(done.folder / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     table = pq.read_table(done.folder / "table.parquet").to_pylist()
-    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in table]
-    assert [row["value"] for row in table] == [1.0, 2.0]
+    assert [float(row["draw"]) for row in rows] == [row["draw"] for row in table]
+    assert [row["value"] for row in table] == [1.0] * 40 + [2.0] * 40
+    mean = sum(row["draw"] for row in table[:40]) / 40
+    assert record["verdicts"][0]["measured"] == pytest.approx(mean)
     page = (done.folder / "report.html").read_text()
     assert "&lt;b&gt;" in page
     assert "<b>" not in page.partition("<main")[2].partition("</main")[0]
@@ -101,7 +113,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path):
     done = run(tiny(tmp_path / "parts", **slow))
     again = run(tiny(tmp_path / "again", **slow))
     assert done.record == again.record
-    assert whole.record["verdicts"] != again.record["verdicts"]  # other tasks, other draws
+    assert whole.record.verdicts != again.record.verdicts  # other tasks, other draws
 
 
 def test_tasks_that_fail_are_said(tmp_path):
@@ -138,10 +150,10 @@ def test_the_results_of_the_papers_in_order():
     ]
     papers += ["token-cloud", "icl-risk", "icl-trajectory", "gradient-concentration"]
     ours = ["sharp-rates", "phase-diagram", "uniform-constant", "moment-constant", "hardmax-log-rate"]
-    assert list(NAMES) == papers + ours
+    assert list(names()) == papers + ours
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in MODELS])
+@pytest.mark.parametrize("name", [name for name in names() if name not in MODELS])
 def test_specifications_load_in_both_sizes_and_quick_is_less(name):
     for spec in find(name).specs:
         full, quick = load_spec(spec), load_spec(spec, quick=True)
@@ -154,9 +166,9 @@ def test_unknown_names_are_refused():
     with pytest.raises(
         InputError, match=r"There is no result 'gauss' to reproduce: use all, or one of gaussian, "
     ):
-        plan("gauss")
+        prepare("gauss")
     with pytest.raises(InputError, match="workers"):
-        plan("sharp-rates", workers=0)
+        prepare("sharp-rates", workers=0)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -165,9 +177,9 @@ def test_unknown_names_are_refused():
 def test_the_command_lists_results():
     shown = CliRunner().invoke(app, ["reproduce", "--list"])
     assert shown.exit_code == 0
-    assert all(name in shown.stdout for name in NAMES)
+    assert all(name in shown.stdout for name in names())
     told = json.loads(CliRunner().invoke(app, ["reproduce", "--list", "--json"]).stdout)
-    assert [one["name"] for one in told["results"]] == list(NAMES)
+    assert [one["name"] for one in told["results"]] == list(names())
 
 
 def test_the_command_refuses_what_it_does_not_know():
@@ -190,7 +202,7 @@ def test_the_command_runs_a_result(tmp_path):
 
 
 def test_the_command_estimates_paper_size_and_stops_with_130(tmp_path, monkeypatch):
-    monkeypatch.setattr("attnlimit.reproduce.plan", lambda name, **_: replace(tiny(tmp_path), quick=False))
+    monkeypatch.setattr("attnlimit.reproduce.prepare", lambda name, **_: replace(tiny(tmp_path), quick=False))
     monkeypatch.setattr("attnlimit.reproduce.run", _stopped)
     shown = CliRunner().invoke(app, ["reproduce", "sharp-rates"])
     assert shown.exit_code == 130

@@ -1,14 +1,25 @@
 """Verdicts of every reproduction: on data made to agree with the claim, and on data made not to."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from attnlimit import Gaussian, exponents, phase_diagram
 from attnlimit.icl import LinearRegression, ar1, tuned
+from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.reproduce import Outcome, find
 from attnlimit.reproduce.constants import uniform_rows
+from attnlimit.studies.kind import Point
+from attnlimit.studies.kinds.convergence import Convergence, Measured
+from attnlimit.studies.kinds.exact import ExactCurves
+from attnlimit.studies.kinds.hardmax import Distance
+from attnlimit.studies.kinds.output_moments import Moments
+from attnlimit.studies.kinds.phase import Plane
+from attnlimit.studies.setting import Limit
 
 AGREES, DIFFERS, CANNOT_TELL = Outcome.AGREES, Outcome.DIFFERS, Outcome.CANNOT_TELL
 
@@ -20,6 +31,38 @@ def verdict_of(name, runs, words):
 
 
 def fit(exponent, half=0.01):
+    return PowerFit(
+        exponent=exponent,
+        interval=(exponent - half, exponent + half),
+        level=0.95,
+        intercept=0.0,
+        residual_rms=0.0,
+        n=(10, 100),
+        replicates=2,
+        method="made",
+    )
+
+
+def measured(statistic, n, errors, relative, H, fitted):
+    """Two replicates with these errors, as mean and as rms, and relative standard errors; and a fit that is given."""
+    error = torch.tensor(errors, dtype=torch.float64)
+    squares = torch.stack([error**2 * (1 - 2 * relative), error**2 * (1 + 2 * relative)])
+    norms = torch.stack([error * (1 - relative), error * (1 + relative)])
+    found = Measured(tuple(n), statistic, squares, norms, "made", "limit", Limit(H, exponents(H)))
+    vars(found)["_fitted"] = fitted
+    return found
+
+
+def study(*results):
+    return SimpleNamespace(points=[Point(k, {}, setting(1, [10]), one) for k, one in enumerate(results)])
+
+
+def setting(count, n):
+    what = {"law": {"name": "signs", "count": count}, "head": {"name": "identity", "horizon": 0.5}, "n": n}
+    return Convergence.model_validate(what)
+
+
+def old_fit(exponent, half=0.01):
     return {"exponent": exponent, "interval": [exponent - half, exponent + half], "level": 0.95, "scale": 1.0}
 
 
@@ -28,8 +71,9 @@ def fit(exponent, half=0.01):
 
 def sharp(rms, mean_rms, H=2.0):
     n = [10**k for k in range(3, 13)]
-    curves = {"rms": [x**-rms for x in n], "mean_rms": [x**-mean_rms for x in n]}
-    return {"sharp-rates": {"points": [{"horizon": H, "n": n, **curves}]}}
+    sizes = torch.tensor(n, dtype=torch.float64)
+    curves = [ErrorCurve(tuple(n), sizes**-power) for power in (rms, mean_rms)]
+    return {"sharp-rates": study(ExactCurves(*curves, Limit(H, exponents(H))))}
 
 
 def test_sharp_rates_agree_with_curves_of_the_sharp_exponents_alone():
@@ -47,20 +91,20 @@ def test_sharp_rates_agree_with_curves_of_the_sharp_exponents_alone():
 def phases():
     n = [round(10 ** (k / 4)) for k in range(49)]
     kappa = [1.0, 1.5, 2.0, 2.5, 3.0, 3.3, 3.6, 3.8, 4.0, 6.0, 8.0]
-    return phase_diagram(Gaussian(dim=1), kappa, n).to_dict()
+    return Plane(**vars(phase_diagram(Gaussian(dim=1), kappa, n)))
 
 
 def test_the_exact_phase_diagram_has_its_phases(phases):
-    found = find("phase-diagram").verdicts({"phase-diagram": {"points": [phases]}})
+    found = find("phase-diagram").verdicts({"phase-diagram": study(phases)})
     assert [one.outcome for one in found] == [AGREES] * 3
 
 
 def test_errors_that_average_everywhere_have_none(phases):
     """As if the central limit theorem held for all n: it is never left, and no key takes all."""
-    scale, n = np.array(phases["scale"])[:, None], np.array(phases["n"], dtype=float)
-    square = np.array(phases["kappa"])[:, None] ** 2
+    scale, n = phases.scale.numpy()[:, None], np.array(phases.n, dtype=float)
+    square = np.array(phases.kappa)[:, None] ** 2
     rms = np.exp(square / 2) * np.sqrt((1 + square) / n) / scale
-    made = {"phase-diagram": {"points": [{**phases, "relative_rms": rms.tolist()}]}}
+    made = {"phase-diagram": study(replace(phases, relative_rms=torch.from_numpy(rms)))}
     assert verdict_of("phase-diagram", made, "leaves the central limit").outcome is CANNOT_TELL
     assert verdict_of("phase-diagram", made, "one key takes all").outcome is DIFFERS
 
@@ -71,11 +115,11 @@ def test_errors_that_average_everywhere_have_none(phases):
 def hardmax(log, best):
     n = [10**k for k in range(3, 13)]
     wiggle = [1 + 0.002 * (-1) ** k for k in range(len(n))]  # a curve that is no law exactly
-    points = [
-        {"dim": 5, "kappa": "log", "n": n, "rms": [log(x) * w for x, w in zip(n, wiggle, strict=True)]},
-        {"dim": 5, "kappa": "best", "n": n, "rms": [best(x) * w for x, w in zip(n, wiggle, strict=True)]},
-    ]
-    return {"hardmax-log-rate": {"points": points}}
+    made = []
+    for rule, law in (("log", log), ("best", best)):
+        rms = torch.tensor([law(x) * w for x, w in zip(n, wiggle, strict=True)], dtype=torch.float64)
+        made.append(Distance(5, rule, tuple(n), (1.0,) * len(n), rms, "exact"))
+    return {"hardmax-log-rate": study(*made)}
 
 
 def test_the_two_laws_on_the_way_to_hardmax_are_told_apart():
@@ -95,28 +139,20 @@ def test_the_two_laws_on_the_way_to_hardmax_are_told_apart():
 
 # --- constants in R -------------------------------------------------------------------------------
 
-LAW = {"name": "signs", "count": 1}
-HEAD = {"name": "identity", "horizon": 0.5}
-
 
 def uniform(constant, exponent=0.5):
     """A study with √n·error = constant(R, edge); edge is the limit's at ‖x‖ = R."""
     n = [3000, 10000, 30000]
-    study = {"what": {"law": LAW, "head": HEAD, "n": n, "statistic": "sup", "radius": 1.0}}
 
     def point(count, C):
-        told = {"mean": [C / m**0.5 for m in n], "mean_standard_error": [0.01 * C / m**0.5 for m in n]}
-        return {"varies": {"law.count": count}, "n": n, "fit": fit(exponent), **told}
+        found = measured("sup", n, [C / m**0.5 for m in n], 0.01, 0.5, fit(exponent))
+        return Point(0, {"law.count": count}, setting(count, n), found)
 
     counts = [1, 4, 9, 16, 25]
-    edges = [
-        row["edge"]
-        for row in uniform_rows(
-            {"uniform-constant": {"study": study, "points": [point(c, 1.0) for c in counts]}}
-        )
-    ]
+    flat = {"uniform-constant": SimpleNamespace(points=[point(c, 1.0) for c in counts])}
+    edges = [row.edge for row in uniform_rows(flat)]
     made = [point(c, constant(c**0.5, edge)) for c, edge in zip(counts, edges, strict=True)]
-    return {"uniform-constant": {"study": study, "points": made}}
+    return {"uniform-constant": SimpleNamespace(points=made)}
 
 
 def test_the_uniform_constant_grows_as_the_limit_says():
@@ -132,24 +168,18 @@ def test_the_edge_of_the_uniform_constant_by_hand():
     """One sign: tokens ±1, a = ½. D = log(cosh 1/cosh² ½), variance and shift of the tilted laws are those of tanh."""
     row = uniform_rows(uniform(lambda R, edge: edge))[0]
     tilted = 1 - math.tanh(1.0) ** 2 + (math.tanh(1.0) - math.tanh(0.5)) ** 2
-    assert row["edge"] == pytest.approx(math.sqrt(math.cosh(1.0) / math.cosh(0.5) ** 2 * tilted))
+    assert row.edge == pytest.approx(math.sqrt(math.cosh(1.0) / math.cosh(0.5) ** 2 * tilted))
 
 
 def moment(constant):
     n, H = [1000, 10000], 0.5
-    study = {"what": {"law": LAW, "head": HEAD, "n": n, "statistic": "mean"}}
     power = float(exponents(H).paper)
-    points = [
-        {
-            "varies": {"law.count": count, "statistic": "mean"},
-            "n": n,
-            "horizon": H,
-            "rms": [constant(count**0.5) * m**-power for m in n],
-            "rms_standard_error": [0.02 * constant(count**0.5) * m**-power for m in n],
-        }
-        for count in (2, 4, 9, 16, 25, 49, 100)
-    ]
-    return {"moment-constant": {"study": study, "points": points}}
+    points = []
+    for count in (2, 4, 9, 16, 25, 49, 100):
+        rms = [constant(count**0.5) * m**-power for m in n]
+        found = measured("mean", n, rms, 0.02, H, "none")
+        points.append(Point(0, {"law.count": count}, setting(count, n), found))
+    return {"moment-constant": SimpleNamespace(points=points)}
 
 
 def test_the_moment_constant_must_not_grow_exponentially():
@@ -164,20 +194,12 @@ def test_the_moment_constant_must_not_grow_exponentially():
 
 def slopes(exponent, half=0.01, horizons=(0.2, 0.6, 1.0, 1.5)):
     n = [1000, 3000, 10000]
-    points = [
-        {
-            "statistic": statistic,
-            "varies": {"head.horizon": H},
-            "horizon": H,
-            "fit": fit(exponent(H), half),
-            "n": n,
-            "rms": [m ** -exponent(H) for m in n],
-            "rms_standard_error": [0.01] * 3,
-        }
+    made = [
+        measured(statistic, n, [m ** -exponent(H) for m in n], 0.01, H, fit(exponent(H), half))
         for statistic in ("mean", "covariance")
         for H in horizons
     ]
-    return {"study": {"points": points}}
+    return {"study": study(*made)}
 
 
 def paper(H):
@@ -277,7 +299,7 @@ def gradients(exponent, off=1.0):
         one = {
             "rms": [off * x for x in rms],
             "rms_standard_error": [0.02 * x for x in rms],
-            "fit": fit(exponent(H)),
+            "fit": old_fit(exponent(H)),
         }
         points.append(
             {"horizon": H, "n": n, "exact_output_rms": rms, **dict.fromkeys(("output", "A", "V"), one)}
@@ -317,23 +339,16 @@ def test_figures_have_their_panels_and_names(name, runs, axes):
 
 
 def test_the_phase_figure(phases):
-    figure = find("phase-diagram").figure({"phase-diagram": {"points": [phases]}})
+    figure = find("phase-diagram").figure({"phase-diagram": study(phases)})
     assert "number of keys" in figure.axes[0].get_ylabel()
 
 
 def test_points_with_both_moments_are_read_as_two():
-    made = slopes(paper)["study"]["points"]
+    apart = slopes(paper)
+    made = [point.result for point in apart["study"].points]
     mean, covariance = made[: len(made) // 2], made[len(made) // 2 :]
-    joint = [
-        {
-            **{key: one[key] for key in ("varies", "horizon", "n")},
-            "replicates": 7,
-            "mean": one,
-            "covariance": other,
-        }
-        for one, other in zip(mean, covariance, strict=True)
-    ]
-    together, apart = {"gaussian": {"points": joint}}, {"study": {"points": made}}
+    joint = [Moments(one, other) for one, other in zip(mean, covariance, strict=True)]
+    together = {"gaussian": study(*joint)}
     assert find("gaussian").verdicts(together) == find("gaussian").verdicts(apart)
     rows = find("gaussian").table(together)
     assert len(rows) == 2 * len(joint) * 3

@@ -124,7 +124,7 @@ def test_workers_and_the_coordinator_are_killed_and_nothing_is_lost(tmp_path, mo
     assert f"done={TASKS}, total={TASKS}, failed=0" in output
     assert f"reused={len(before)}" in output
     with open_run(folder) as run:
-        assert {one["how"] for one in run.failures()} <= {"died"}
+        assert {one.how for one in run.failures()} <= {"died"}
         assert run.rows("PRAGMA integrity_check") == [("ok",)]
     monkeypatch.setattr("attnlimit.studies.kinds.probe.time.sleep", lambda seconds: None)
     run_study(study_from(STUDY), tmp_path / "serial")

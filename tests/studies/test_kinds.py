@@ -118,26 +118,28 @@ def test_every_law_can_be_named(law, dtype):
     [
         {"statistic": "mean"},
         {"statistic": "covariance", "self_attention": True},
-        {"statistic": "moment", "order": 2},
-        {"statistic": "sup", "radius": 1.0, "restarts": 2},
+        {"statistic": {"name": "moment", "order": 2}},
+        {"statistic": {"name": "sup", "radius": 1.0, "restarts": 2}},
         *(
             {
-                "policy": policy,
+                "sampling": sampling,
                 "law": {"name": "population", "tokens": 300, "law": {"name": "ball", "dim": 2}},
             }
-            for policy in ("without-replacement", "bernoulli", "prefix", "block", "stratified")
+            for sampling in (
+                {"draw": "different"},
+                {"draw": "coins"},
+                {"draw": "prefix"},
+                {"draw": "block"},
+                {"draw": "strata"},
+                {"draw": "different", "kept": {"around": 8}},
+            )
         ),
-        {
-            "policy": "window",
-            "window": 8,
-            "law": {"name": "population", "tokens": 300, "law": {"name": "ball", "dim": 2}},
-        },
     ],
-    ids=lambda more: more.get("statistic") or more["policy"],
+    ids=str,
 )
-def test_every_statistic_and_policy_can_be_asked_for(more):
+def test_every_statistic_and_sampling_can_be_asked_for(more):
     what = {**CONVERGENCE["what"], **more, "head": {"name": "matrix", "A": [[1, 0], [0, 1]], "kappa": 0.5}}
-    if what["statistic"] == "sup":
+    if "radius" in what["statistic"]:
         what.pop("queries")
     task = only_tasks(study_from({**CONVERGENCE, "what": what, "replicates": 2}))[0]
     assert len(run(task).squares) == 2

@@ -16,7 +16,7 @@ from attnlimit.errors import InputError
 from attnlimit.studies import Processes, Stop, WorkersLost, estimate, open_run, run_study, study_from
 from attnlimit.studies.executors import processes
 from attnlimit.studies.messages import decode, decode_task, encode, encode_task
-from attnlimit.studies.work import Outcome
+from attnlimit.studies.work import Ended
 
 LAW = {"name": "gaussian", "dim": 3, "cov": 0.5}
 REAL = {
@@ -82,9 +82,9 @@ def test_workers_give_the_same_bytes_and_survive_kills(tmp_path, quiet_sleep):
     assert (finished.done, finished.total, finished.failed) == (40, 41, 1)
     with open_run(tmp_path / "killed") as run:
         failures = run.failures()
-        poison = [one for one in failures if one["point"] == 40]
-    assert [one["how"] for one in poison] == ["died"] * 3  # set aside after three workers
-    assert "the worker was killed by SIGKILL" in poison[0]["message"]
+        poison = [one for one in failures if one.point == 40]
+    assert [one.how for one in poison] == ["died"] * 3  # set aside after three workers
+    assert "the worker was killed by SIGKILL" in poison[0].message
     assert len(failures) - len(poison) <= len(killed)  # the other death cost one task, which was run again
     run_study(study_from(harmless), tmp_path / "probes")
     assert contents(tmp_path / "killed") == contents(tmp_path / "probes")
@@ -158,7 +158,7 @@ def test_threads_of_workers_do_not_exceed_what_was_asked(monkeypatch):
 
 
 def test_messages_are_bytes_with_everything_in_them():
-    outcome = Outcome(2**40, "done", bytes(range(256)), 0.1)
+    outcome = Ended(2**40, "done", bytes(range(256)), 0.1)
     assert decode(encode(outcome)) == outcome
     assert decode(encode(outcome._replace(how="raised"))).how == "raised"
     assert decode_task(encode_task(7, b"{}")) == (7, b"{}")
@@ -192,4 +192,4 @@ def test_an_estimate_tells_of_tasks_that_fail():
     with pytest.raises(
         InputError, match="A task that was tried failed, so the study would too: ValueError: x"
     ):
-        _refuse_failed({0: Outcome(0, "raised", b"Traceback\n  ...\nValueError: x\n")})
+        _refuse_failed({0: Ended(0, "raised", b"Traceback\n  ...\nValueError: x\n")})

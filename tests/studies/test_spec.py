@@ -127,7 +127,7 @@ def test_quick_takes_what_the_study_says():
         (("replicates: 20", "replicate: 20"), r"line 10, replicate: there is no such field"),
         (("cov: 0.5", "covariance: 0.5"), r"line 4, law.gaussian.covariance: there is no such field"),
         (("dim: 2", "dim: 0"), r"line 4, law.gaussian.dim: .*greater than 0"),
-        (("[map, mean]", "[map, median]"), r"line 9, statistic: .*'map', 'mean'"),
+        (("[map, mean]", "[map, median]"), r"line 9, statistic: .*map, moment, mean"),
         (("[0.5, 1.0, 2]", "[0.5, -1.0]"), r"line 8, head.random.horizon: .*greater than or equal to 0"),
         (("start: 100", "start: 2000"), r"line 6, n: a range needs start below stop"),
         (("{start: 100, stop: 1000, count: 3}", "[10, 10]"), r"line 6, n: sizes must increase"),
@@ -142,11 +142,15 @@ def test_quick_takes_what_the_study_says():
         ),
         (
             ("[map, mean]", "[moment]"),
-            r"order and statistic: moment go together",
+            r"statistic: The statistic 'moment' is Moment\(order\), got nothing of it",
         ),
         (
-            ("statistic: [map, mean]", "policy: [block]"),
-            r"the point head.horizon = 0.5, policy = block cannot be run: policy 'block' draws from a finite population",
+            ("statistic: [map, mean]", "sampling.draw: [block]"),
+            r"the point head.horizon = 0.5, sampling.draw = block cannot be run: .*population",
+        ),
+        (
+            ("statistic: [map, mean]", "sampling.draw: [urn]"),
+            r"sampling: draw must be one of .*; got 'urn'",
         ),
         (("law: {name: gaussian", "law: {name: cauchy"), r"line 4, law: .*'gaussian'"),
         (

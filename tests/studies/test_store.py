@@ -20,7 +20,7 @@ from attnlimit.errors import InputError
 from attnlimit.studies import RunLocked, StoreError, export, find_runs, open_run, run_study, study_from
 from attnlimit.studies.lock import holder, locked
 from attnlimit.studies.schema import TABLES
-from attnlimit.studies.store import Store, said
+from attnlimit.studies.store import Store, in_words
 from attnlimit.studies.tables import columns, replacing, rows
 
 
@@ -292,7 +292,7 @@ def test_other_words_of_the_disk(tmp_path):
         ("database is locked", "in use by another program"),
         ("something else", "Look at the disk"),
     ):
-        with pytest.raises(StoreError, match=words), said(tmp_path):
+        with pytest.raises(StoreError, match=words), in_words(tmp_path):
             raise OSError(text)
 
 
@@ -322,7 +322,7 @@ def test_a_second_coordinator_is_refused_by_name(tmp_path, forked):
     assert heard.recv() == "running"
     with pytest.raises(RunLocked, match=rf"is being written by process {first.pid} on \S+ \(since 20"):
         run_study(probes(), tmp_path)
-    assert holder(tmp_path)["pid"] == first.pid
+    assert holder(tmp_path).pid == first.pid
     with open_run(tmp_path) as run:
         assert run.state.state == "running"
         assert run.state.writer.startswith(f"process {first.pid} on ")

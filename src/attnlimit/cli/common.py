@@ -24,7 +24,7 @@ from attnlimit.files.records import finite
 from attnlimit.measures import laws
 
 if TYPE_CHECKING:
-    from attnlimit.studies import Estimate
+    from attnlimit.studies import Cost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -171,7 +171,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def time_of(studies: Sequence[Estimate]) -> str:
+def time_of(studies: Sequence[Cost]) -> str:
     """How long studies will take together, one after the other, in words."""
     known = [one for one in studies if one.likely_seconds is not None]
     likely, most = (

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from attnlimit.cli.common import guarded, out
 from attnlimit.errors import InputError
-
-if TYPE_CHECKING:
-    from attnlimit.studies import StudyRun
 
 FORMATS = ("parquet", "csv", "json", "figures")
 
@@ -27,6 +24,7 @@ def export(
     ] = None,
 ) -> None:
     """Write what a study has found so far; the run itself is only read."""
+    from attnlimit.cli.studies import written  # needs an extra
     from attnlimit.studies import open_run
 
     if form not in (*FORMATS, "all"):
@@ -35,22 +33,5 @@ def export(
         raise InputError(f"--out names one file, but {form} are several: leave it out.")
     with open_run(run) as found:
         for one in FORMATS if form == "all" else (form,):
-            for path in _write(found, one, file):
+            for path in written(found, one, file):
                 out.print(f"Written: {path}", highlight=False, markup=False)
-
-
-def _write(run: StudyRun, form: str, file: Path | None) -> list[Path]:
-    from attnlimit.report.figures.study import figures
-    from attnlimit.report.figures.style import save
-    from attnlimit.studies import export, summary
-    from attnlimit.studies.folder import SUMMARY
-    from attnlimit.studies.tables import write_summary
-
-    if form == "json":
-        path = file or run.folder / SUMMARY
-        write_summary(run, path)
-        return [path]
-    if form == "figures":
-        drawn = figures(summary(run)).items()
-        return [save(figure, run.folder / "figures" / f"{name}.png") for name, figure in drawn]
-    return [export(run, file or run.folder / f"results.{form}")]

@@ -13,7 +13,7 @@ from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
-    from attnlimit.reproduce import Plan, Reproduced, Verdict
+    from attnlimit.reproduce import Prepared, Reproduced, Reproduction, Verdict
 
 COLOURS = {"agrees": "green", "differs": "red", "cannot tell": "yellow"}
 
@@ -30,7 +30,7 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes (default: one a core; 1 for --quick).")
     ] = None,
-    names: Annotated[bool, typer.Option("--list", help="List the results and stop.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the results and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a result of the papers: run it, draw it, and say whether it agrees.
@@ -38,32 +38,29 @@ def reproduce(
     Says first how long it will take; a run that was stopped goes on where it was.
     Exit code: 0 it ran, whatever the verdict; 2 it could not run; 130 stopped.
     """
-    from attnlimit.reproduce import NAMES, OUT, Interrupted, find, plan, run
+    from attnlimit.reproduce import OUT, Interrupted, catalogue, prepare, run
 
-    if names or name is None:
-        _list(as_json)
+    if listed or name is None:
+        _list([catalogue.find(one) for one in catalogue.names()], as_json)
         return
-    chosen = NAMES if name == "all" else (find(name).name,)
+    chosen = catalogue.names() if name == "all" else (catalogue.find(name).name,)
     records = []
     for one in chosen:
-        ready = _estimated(plan(one, quick=quick, workers=workers, out=folder or OUT))
+        ready = _estimated(prepare(one, quick=quick, workers=workers, out=folder or OUT))
         try:
             with progress(one) as step:
                 done = run(ready, progress=lambda _, now: step(now.done, now.total))
         except Interrupted as stopped:
             err.print(f"{stopped} The same command goes on from there.", highlight=False, markup=False)
             raise typer.Exit(130) from stopped
-        records.append(done.record)
+        records.append(done.record.to_dict())
         if not as_json:
             _say(done)
     if as_json:
         print_json(records[0] if name != "all" else {"results": records})
 
 
-def _list(as_json: bool) -> None:
-    from attnlimit.reproduce import NAMES, find
-
-    found = [find(name) for name in NAMES]
+def _list(found: list[Reproduction], as_json: bool) -> None:
     if as_json:
         rows = [
             {"name": one.name, "title": one.title, "claim": one.claim, "source": one.source} for one in found
@@ -80,7 +77,7 @@ def _list(as_json: bool) -> None:
     out.print(text, highlight=False)
 
 
-def _estimated(ready: Plan) -> Plan:
+def _estimated(ready: Prepared) -> Prepared:
     """What it is and how long it will take, on standard error, before it starts."""
     say = f"{ready.result.name}: {ready.result.title}"
     err.print(say, style="bold", highlight=False, markup=False, soft_wrap=True)
@@ -103,7 +100,7 @@ def _say(done: Reproduced) -> None:
     """The verdicts in plain words, and where the files are."""
     from attnlimit.reproduce.result import plain
 
-    grid = Table(title=escape(done.record["title"]), title_justify="left", box=None, show_header=False)
+    grid = Table(title=escape(done.record.title), title_justify="left", box=None, show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for one in done.verdicts:
@@ -112,7 +109,7 @@ def _say(done: Reproduced) -> None:
         outcome = f"[{COLOURS[one.outcome.value]}]{one.outcome.value}[/]"
         grid.add_row(outcome, f"{escape(one.claim)}\n[dim]{escape(numbers)}[/]")
     out.print(grid)
-    for text in done.record["summary"]:
+    for text in done.record.summary:
         out.print(text, highlight=False, markup=False)
     names = ", ".join(path.name for path in done.files)
     out.print(f"Files in {done.folder}: {names}", highlight=False, markup=False, soft_wrap=True)

@@ -23,7 +23,7 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs of studies: running, finished, incomplete or failed."""
-    from attnlimit.studies import find_runs, open_run
+    from attnlimit.studies import find_runs, open_run  # needs an extra
 
     states, broken = [], []
     for path in find_runs(folder):

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from scipy import stats
 
 from attnlimit import bounds
-from attnlimit.attention import Head, clt
-from attnlimit.measures import Measure
+from attnlimit.attention import clt
 from attnlimit.rates import exponents
+from attnlimit.report.figures.constants import (
+    MomentConstant,
+    UniformConstant,
+    moment_constant_figure,
+    uniform_constant_figure,
+)
 from attnlimit.reproduce.compare import at_most, equals, holds
 from attnlimit.reproduce.growth import Growth, exponential, polynomial
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
-from attnlimit.studies.kinds.convergence import Convergence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,50 +34,42 @@ LEAST_DELTA = 4.0
 """Difference of χ² from which one law of growth is better: both have two parameters."""
 
 
-def _setting(summary: dict[str, Any], count: int) -> tuple[Head, Measure]:
-    """The head and the law of a point, from the study's own fields."""
-    what = {**summary["study"]["what"], "statistic": "map", "radius": None, "order": None}
-    what["law"] = {**what["law"], "count": count}
-    return Convergence.model_validate(what).build()
-
-
-def uniform_rows(runs: Runs) -> list[dict[str, Any]]:
+def uniform_rows(runs: Runs) -> list[UniformConstant]:
     """For each R: C = √n·E sup‖Γ_n − Γ‖ at the largest n, its standard error, the limit's at the edge, the bound's."""
-    summary, rows = runs[UNIFORM], []
-    for point in summary["points"]:
-        count, n = point["varies"]["law.count"], point["n"][-1]
-        head, law = _setting(summary, count)
-        R = math.sqrt(count)
+    rows = []
+    for point in runs[UNIFORM].points:
+        (head, law), found = point.what.build(), point.result.experiment
+        R, n, fit = math.sqrt(point.what.law.count), found.n[-1], point.result.fit
         edge = clt(head, law, torch.tensor([[R]], dtype=torch.float64)).covariance
         bound = bounds.uniform(head, law, R, n, DELTA)
-        if bound.constant is None:
-            raise TypeError("The uniform bound has a constant.")
+        if bound.constant is None or fit is None:
+            raise TypeError("The uniform bound has a constant, and the error a slope.")
         rows.append(
-            {
-                "R": R,
-                "n": n,
-                "C": math.sqrt(n) * point["mean"][-1],
-                "C_error": math.sqrt(n) * point["mean_standard_error"][-1],
-                "edge": math.sqrt(float(edge.reshape(()))),
-                "bound": float(bound.constant),
-                "exponent": point["fit"]["exponent"],
-                "exponent_low": point["fit"]["interval"][0],
-                "exponent_high": point["fit"]["interval"][1],
-            }
+            UniformConstant(
+                R=R,
+                n=n,
+                C=math.sqrt(n) * float(found.mean[-1]),
+                C_error=math.sqrt(n) * float(found.mean_standard_error[-1]),
+                bound=float(bound.constant),
+                edge=math.sqrt(float(edge.reshape(()))),
+                exponent=fit.exponent,
+                exponent_low=fit.interval[0],
+                exponent_high=fit.interval[1],
+            )
         )
-    return sorted(rows, key=lambda row: float(row["R"]))
+    return sorted(rows, key=lambda row: row.R)
 
 
 def uniform_verdicts(runs: Runs) -> list[Verdict]:
     rows = uniform_rows(runs)
-    R, C = [row["R"] for row in rows], [row["C"] for row in rows]
-    relative = [row["C_error"] / row["C"] for row in rows]
+    R, C = [row.R for row in rows], [row.C for row in rows]
+    relative = [row.C_error / row.C for row in rows]
     grown, power = exponential(R, C, relative), polynomial(R, C, relative)
-    limit = exponential(R, [row["edge"] for row in rows], relative)
-    slopes = np.array([row["exponent"] for row in rows])
+    limit = exponential(R, [row.edge for row in rows], relative)
+    slopes = np.array([row.exponent for row in rows])
     half = float(stats.t.ppf(0.975, len(slopes) - 1) * slopes.std(ddof=1) / len(slopes) ** 0.5)
     mean = float(slopes.mean())
-    worst = max(row["C"] / row["bound"] for row in rows)
+    worst = max(row.C / row.bound for row in rows)
     return [
         equals(
             "the uniform error falls like n^(−1/2): exponent, mean over R",
@@ -100,37 +97,37 @@ def _better(claim: str, expected: str, grown: Growth, power: Growth) -> Verdict:
     return holds(claim, expected, measured, best == expected, enough=abs(gap) >= LEAST_DELTA, note=FAMILY)
 
 
-def moment_rows(runs: Runs) -> list[dict[str, Any]]:
+def moment_rows(runs: Runs) -> list[MomentConstant]:
     """For each statistic and R: C' = largest over n of n^{1/(2(1+H²))}·rms error, its standard error, and the constant
     of the proved bound on the error of the map."""
-    summary, rows = runs[MOMENT], []
-    for point in summary["points"]:
-        count, rms = point["varies"]["law.count"], np.array(point["rms"])
-        head, law = _setting(summary, count)
-        n = np.array(point["n"], dtype=float)
-        scale = n ** float(exponents(point["horizon"]).paper)
+    rows = []
+    for point in runs[MOMENT].points:
+        (head, law), found = point.what.build(), point.result.experiment
+        rms, noise = found.rms.numpy(), found.rms_standard_error.numpy()
+        n = np.array(found.n, dtype=float)
+        scale = n ** float(exponents(point.result.horizon).paper)
         at = int((scale * rms).argmax())
-        bound = scale * bounds.averaged(head, law, point["n"]).value.double().numpy()
+        bound = scale * bounds.averaged(head, law, found.n).value.double().numpy()
         rows.append(
-            {
-                "statistic": point["varies"]["statistic"],
-                "R": math.sqrt(count),
-                "n": int(n[at]),
-                "C": float(scale[at] * rms[at]),
-                "C_error": float(scale[at] * point["rms_standard_error"][at]),
-                "bound": float(bound.max()),
-            }
+            MomentConstant(
+                statistic=point.result.statistic,
+                R=math.sqrt(point.what.law.count),
+                n=found.n[at],
+                C=float(scale[at] * rms[at]),
+                C_error=float(scale[at] * noise[at]),
+                bound=float(bound.max()),
+            )
         )
-    return sorted(rows, key=lambda row: (row["statistic"], row["R"]))
+    return sorted(rows, key=lambda row: (row.statistic, row.R))
 
 
 def moment_verdicts(runs: Runs) -> list[Verdict]:
     rows, found = moment_rows(runs), []
-    rate = _edge_rate(runs[MOMENT]["points"][0]["horizon"])
-    for statistic in dict.fromkeys(row["statistic"] for row in rows):
-        some = [row for row in rows if row["statistic"] == statistic]
-        R, C = [row["R"] for row in some], [row["C"] for row in some]
-        relative = [row["C_error"] / row["C"] for row in some]
+    rate = _edge_rate(runs[MOMENT].points[0].result.horizon)
+    for statistic in dict.fromkeys(row.statistic for row in rows):
+        some = [row for row in rows if row.statistic == statistic]
+        R, C = [row.R for row in some], [row.C for row in some]
+        relative = [row.C_error / row.C for row in some]
         large = (
             len(R) // 2
         )  # what is exponential is so at large R; at small ones a bounded constant may still rise
@@ -148,15 +145,11 @@ def _edge_rate(H: float) -> float:
 
 
 def uniform_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.constants import uniform_constant_figure
-
     return uniform_constant_figure(uniform_rows(runs), 1 - DELTA)
 
 
 def moment_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.constants import moment_constant_figure
-
-    rate = _edge_rate(runs[MOMENT]["points"][0]["horizon"])
+    rate = _edge_rate(runs[MOMENT].points[0].result.horizon)
     return moment_constant_figure(moment_rows(runs), rate)
 
 
@@ -173,7 +166,7 @@ RESULTS = (
         figure=uniform_figure,
         verdicts=uniform_verdicts,
         specs=(UNIFORM,),
-        table=uniform_rows,
+        table=lambda runs: [asdict(row) for row in uniform_rows(runs)],
     ),
     Reproduction(
         name=MOMENT,
@@ -183,6 +176,6 @@ RESULTS = (
         figure=moment_figure,
         verdicts=moment_verdicts,
         specs=(MOMENT,),
-        table=moment_rows,
+        table=lambda runs: [asdict(row) for row in moment_rows(runs)],
     ),
 )

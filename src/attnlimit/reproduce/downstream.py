@@ -201,7 +201,7 @@ RESULTS = (
         specs=(ALL,),
         table=table,
         notes=NOTES + CLASSIFIER,
-        said=weights,
+        more=weights,
     ),
     Reproduction(
         name=THIRDS,
@@ -213,6 +213,6 @@ RESULTS = (
         specs=(THIRDS,),
         table=table,
         notes=(*NOTES, "A text's horizon is the mean over layers and heads, from its own tokens."),
-        said=thirds_said,
+        more=thirds_said,
     ),
 )

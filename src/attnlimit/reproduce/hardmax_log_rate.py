@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnlimit.errors import RateNotResolved
 from attnlimit.rates import Choice, choose
+from attnlimit.report.figures.hardmax import hardmax_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kinds.hardmax import Distance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,49 +22,47 @@ WORDS = {"log": "C/log n", "power": "power of n"}
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.hardmax import hardmax_figure
-
-    return hardmax_figure(runs[SPEC]["points"])
+    return hardmax_figure([point.result for point in runs[SPEC].points])
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
     found = []
-    for point in runs[SPEC]["points"]:
-        at = f"sphere of R^{point['dim']}"
-        if point["kappa"] == "log":
-            found.append(_law(f"with κ = log n the error is C/log n, {at}", "log", point))
-        elif point["kappa"] == "best":
-            found.append(_bound(f"with the best κ the error is at most C/log n, {at}", point))
-            found.append(_law(f"with the best κ it is C/log n and no less, {at}", "log", point))
-            found.append(_exponent("with the best κ: n^(−2/(d+1))", 2 / (point["dim"] + 1), point))
+    for one in (point.result for point in runs[SPEC].points):
+        at = f"sphere of R^{one.dim}"
+        if one.rule == "log":
+            found.append(_law(f"with κ = log n the error is C/log n, {at}", "log", one))
+        elif one.rule == "best":
+            found.append(_bound(f"with the best κ the error is at most C/log n, {at}", one))
+            found.append(_law(f"with the best κ it is C/log n and no less, {at}", "log", one))
+            found.append(_exponent("with the best κ: n^(−2/(d+1))", 2 / (one.dim + 1), one))
         else:
-            found.append(_exponent("hardmax over n keys: n^(−1/(d−1))", 1 / (point["dim"] - 1), point))
+            found.append(_exponent("hardmax over n keys: n^(−1/(d−1))", 1 / (one.dim - 1), one))
     return found
 
 
-def _law(claim: str, expected: str, point: dict[str, Any]) -> Verdict:
-    choice = _choice(point)
+def _law(claim: str, expected: str, one: Distance) -> Verdict:
+    choice = _choice(one)
     if choice is None:
         return holds(claim, WORDS[expected], "neither is better", False, enough=False, note=NOTE)
     measured = f"{WORDS[choice.best]} (ΔAIC {abs(choice.delta_aic):.0f})"
     return holds(claim, WORDS[expected], measured, choice.best == expected, note=NOTE)
 
 
-def _bound(claim: str, point: dict[str, Any]) -> Verdict:
+def _bound(claim: str, one: Distance) -> Verdict:
     """Whether error·log n does not grow."""
-    scaled = [error * math.log(n) for n, error in zip(point["n"], point["rms"], strict=True)]
+    scaled = [error * math.log(n) for n, error in zip(one.n, one.rms.tolist(), strict=True)]
     return at_most(f"{claim}: error·log n at the last n", scaled[0], scaled[-1])
 
 
-def _choice(point: dict[str, Any]) -> Choice | None:
+def _choice(one: Distance) -> Choice | None:
     try:
-        return choose(point["n"], point["rms"])
+        return choose(one.n, one.rms)
     except RateNotResolved:
         return None
 
 
-def _exponent(words: str, expected: float, point: dict[str, Any]) -> Verdict:
-    claim, choice = f"{words}, sphere of R^{point['dim']}", _choice(point)
+def _exponent(words: str, expected: float, one: Distance) -> Verdict:
+    claim, choice = f"{words}, sphere of R^{one.dim}", _choice(one)
     if choice is None or choice.best == "log":
         return holds(claim, f"power {expected:.3g}", "no power of n", False, enough=choice is not None)
     fit = choice.power

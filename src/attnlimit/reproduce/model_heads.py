@@ -170,7 +170,7 @@ RESULTS = (
             "of the passage. Published replicates draw different keys; independent ones, shown here, have no bias from the "
             "finite passage.",
         ),
-        said=bert_said,
+        more=bert_said,
     ),
     Reproduction(
         name=IID,
@@ -182,7 +182,7 @@ RESULTS = (
         specs=(IID,),
         table=table,
         notes=NOTES,
-        said=weights,
+        more=weights,
     ),
     Reproduction(
         name=WINDOW,
@@ -195,6 +195,6 @@ RESULTS = (
         specs=(WINDOW,),
         table=table,
         notes=NOTES,
-        said=weights,
+        more=weights,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from attnlimit.reproduce.result import Ran, Runs
+from attnlimit.reproduce.result import Runs
 from attnlimit.studies.model_fields import OfModel
 
 M = TypeVar("M", bound=OfModel)
@@ -12,7 +12,7 @@ M = TypeVar("M", bound=OfModel)
 
 def results(runs: Runs, kind: type[M]) -> list[M]:
     """Of all points of all studies, which must be of that kind."""
-    found = [point.result for one in runs.values() if isinstance(one, Ran) for point in one.points]
+    found = [point.result for one in runs.values() for point in one.points]
     if not found or not all(isinstance(one, kind) for one in found):
         raise TypeError(f"{kind.__name__} expected of every point")
     return found

@@ -3,71 +3,68 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from attnlimit.rates import exponents
+from attnlimit.report.figures.slopes import FittedCurve, fitted, slopes_figure
 from attnlimit.reproduce.compare import at_least, equals
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kind import Row
+from attnlimit.studies.kinds.output_moments import Moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Point = Mapping[str, Any]
 GAUSSIAN, SPHERE = "gaussian", "sphere"
-BOTH = ("mean", "covariance")
 
 
-def points(runs: Runs) -> list[dict[str, Any]]:
+def curves(runs: Runs) -> list[FittedCurve]:
     """One for each statistic and horizon with a fitted slope, in that order."""
-    found = [
-        {**point, **point[name], "statistic": name} if "statistic" not in point else point
-        for summary in runs.values()
-        for point in summary["points"]
-        for name in (BOTH if "statistic" not in point else ("",))
-    ]
-    kept = [point for point in found if point["fit"] is not None]
-    return sorted(kept, key=lambda point: (point["statistic"], point["horizon"]))
+    found = [point.result for study in runs.values() for point in study.points]
+    return fitted([one for each in found for one in (each.curves if isinstance(each, Moments) else (each,))])
 
 
-def table(runs: Runs) -> list[dict[str, Any]]:
+def table(runs: Runs) -> list[Row]:
     return [
         {
-            "statistic": point["statistic"],
-            "horizon": point["horizon"],
-            "replicates": point["replicates"],
-            "exponent": point["fit"]["exponent"],
-            "exponent_low": point["fit"]["interval"][0],
-            "exponent_high": point["fit"]["interval"][1],
-            "published": float(exponents(point["horizon"]).paper),
+            "statistic": one.statistic,
+            "horizon": one.horizon,
+            "replicates": one.replicates,
+            "exponent": one.fit.exponent,
+            "exponent_low": one.fit.interval[0],
+            "exponent_high": one.fit.interval[1],
+            "published": float(exponents(one.horizon).paper),
             "n": n,
-            "rms": point["rms"][i],
-            "rms_standard_error": point["rms_standard_error"][i],
+            "rms": float(one.curve.error[i]),
+            "rms_standard_error": None
+            if one.curve.standard_error is None
+            else float(one.curve.standard_error[i]),
         }
-        for point in points(runs)
-        for i, n in enumerate(point["n"])
+        for one in curves(runs)
+        for i, n in enumerate(one.curve.n)
     ]
 
 
-def by_statistic(found: Sequence[Point]) -> dict[str, list[Point]]:
-    names = dict.fromkeys(point["statistic"] for point in found)
-    return {name: [point for point in found if point["statistic"] == name] for name in names}
+def by_statistic(found: Sequence[FittedCurve]) -> dict[str, list[FittedCurve]]:
+    names = dict.fromkeys(one.statistic for one in found)
+    return {name: [one for one in found if one.statistic == name] for name in names}
 
 
 def gaussian_verdicts(runs: Runs) -> list[Verdict]:
     verdicts = []
-    for name, some in by_statistic(points(runs)).items():
+    for name, some in by_statistic(curves(runs)).items():
         verdicts += [_lower_bound(name, some), _sharp(name, some), _falls(name, some)]
     return verdicts
 
 
-def _gap(point: Point) -> tuple[float, tuple[float, float]]:
+def _gap(one: FittedCurve) -> tuple[float, tuple[float, float]]:
     """Fitted exponent less the published one, with its interval."""
-    paper, fit = float(exponents(point["horizon"]).paper), point["fit"]
-    return fit["exponent"] - paper, (fit["interval"][0] - paper, fit["interval"][1] - paper)
+    paper, fit = float(exponents(one.horizon).paper), one.fit
+    return fit.exponent - paper, (fit.interval[0] - paper, fit.interval[1] - paper)
 
 
-def _lower_bound(name: str, some: Sequence[Point]) -> Verdict:
+def _lower_bound(name: str, some: Sequence[FittedCurve]) -> Verdict:
     """At the horizon where the interval's lower end is least."""
     worst = min(some, key=lambda point: _gap(point)[1][0])
     gap, interval = _gap(worst)
@@ -75,43 +72,40 @@ def _lower_bound(name: str, some: Sequence[Point]) -> Verdict:
     claim = f"the {name} error falls at least like n^(−1/(2(1+H²))): least fitted − published exponent"
     note = f"{name}: fitted exponent above the published one, interval included, at {held} of {len(some)} horizons."
     note += FINITE if gap < 0 else ""
-    return at_least(f"{claim}, at H = {worst['horizon']:.3g}", 0.0, gap, interval, note=note)
+    return at_least(f"{claim}, at H = {worst.horizon:.3g}", 0.0, gap, interval, note=note)
 
 
-def _sharp(name: str, some: Sequence[Point]) -> Verdict:
+def _sharp(name: str, some: Sequence[FittedCurve]) -> Verdict:
     farthest = max(some, key=lambda point: _gap(point)[0])
     gap, interval = _gap(farthest)
     claim = f"the {name} exponent is 1/(2(1+H²)) and no more: largest fitted − published exponent"
-    return equals(f"{claim}, at H = {farthest['horizon']:.3g}", 0.0, gap, interval, slack=SLACK, note=SHARP)
+    return equals(f"{claim}, at H = {farthest.horizon:.3g}", 0.0, gap, interval, slack=SLACK, note=SHARP)
 
 
-def _falls(name: str, some: Sequence[Point]) -> Verdict:
+def _falls(name: str, some: Sequence[FittedCurve]) -> Verdict:
     """From the least to the largest horizon."""
-    first, last = some[0]["fit"], some[-1]["fit"]
-    fall = first["exponent"] - last["exponent"]
-    half = math.hypot(*((fit["interval"][1] - fit["interval"][0]) / 2 for fit in (first, last)))
-    claim = f"the {name} exponent falls with the horizon, from H = {some[0]['horizon']:.3g} to {some[-1]['horizon']:.3g}"
+    first, last = some[0].fit, some[-1].fit
+    fall = first.exponent - last.exponent
+    half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
+    claim = f"the {name} exponent falls with the horizon, from H = {some[0].horizon:.3g} to {some[-1].horizon:.3g}"
     return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
 
 
 def gaussian_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.slopes import slopes_figure
-
-    return slopes_figure(points(runs))
+    return slopes_figure(curves(runs))
 
 
 def sphere_verdicts(runs: Runs) -> list[Verdict]:
     verdicts = []
-    for name, some in by_statistic(points(runs)).items():
-        for point in some:
-            fit = point["fit"]
-            claim = f"the {name} error falls like n^(−1/2), H = {point['horizon']:.3g}"
+    for name, some in by_statistic(curves(runs)).items():
+        for one in some:
+            claim = f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}"
             verdicts.append(
                 equals(
                     claim,
                     0.5,
-                    fit["exponent"],
-                    tuple(fit["interval"]),
+                    one.fit.exponent,
+                    one.fit.interval,
                     slack=SLACK,
                     resolution=0.15,
                     note=BOUNDED,
@@ -122,9 +116,7 @@ def sphere_verdicts(runs: Runs) -> list[Verdict]:
 
 
 def sphere_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.slopes import slopes_figure
-
-    return slopes_figure(points(runs), bounded=True)
+    return slopes_figure(curves(runs), bounded=True)
 
 
 SLACK = 0.02

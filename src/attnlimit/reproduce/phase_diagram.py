@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from attnlimit.exact import gaussian_maximum
-from attnlimit.exact.phase import PhaseDiagram
+from attnlimit.report.figures.phase import phase_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kinds.phase import Plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,41 +23,21 @@ SLOPE_SLACK, LINE_SLACK, TOP_SLACK = 0.06, 0.25, 0.1
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.phase import phase_figure
-
-    return phase_figure(_diagram(runs[SPEC]["points"][0]))
+    return phase_figure(_plane(runs).diagram)
 
 
-def _diagram(point: dict[str, Any]) -> PhaseDiagram:
-    names = ("relative_rms", "scale", "log_n_averaging", "log_n_one_key")
-    arrays = {name: torch.tensor(point[name], dtype=torch.float64) for name in names}
-    return PhaseDiagram(
-        tuple(point["kappa"]), tuple(point["n"]), **arrays, law=point["law"], method=point["method"]
-    )
-
-
-def table(runs: Runs) -> list[dict[str, Any]]:
-    point = runs[SPEC]["points"][0]
-    return [
-        {
-            "kappa": kappa,
-            "n": n,
-            "relative_rms": point["relative_rms"][k][i],
-            "scale": point["scale"][k],
-            "phase": point["region"][k][i],
-        }
-        for k, kappa in enumerate(point["kappa"])
-        for i, n in enumerate(point["n"])
-    ]
+def _plane(runs: Runs) -> Plane:
+    plane: Plane = runs[SPEC].points[0].result
+    return plane
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    point = runs[SPEC]["points"][0]
-    kappa, log_n = np.array(point["kappa"]), np.log(np.array(point["n"], dtype=float))
-    rms = np.array(point["relative_rms"]) * np.array(point["scale"])[:, None]
+    plane = _plane(runs)
+    kappa, log_n = np.array(plane.kappa), np.log(np.array(plane.n, dtype=float))
+    rms = (plane.relative_rms * plane.scale[:, None]).numpy()
     theorem = kappa[:, None] ** 2 + np.log1p(kappa[:, None] ** 2) - log_n
     ratio = 2 * np.log(rms) - theorem  # log of exact over predicted mean square
-    return [_ends(kappa, log_n, ratio), _on_line(kappa, log_n, ratio), _one_key(point, rms)]
+    return [_ends(kappa, log_n, ratio), _on_line(kappa, log_n, ratio), _one_key(plane, rms)]
 
 
 def _ends(kappa: np.ndarray, log_n: np.ndarray, ratio: np.ndarray) -> Verdict:
@@ -96,10 +76,10 @@ def _on_line(kappa: np.ndarray, log_n: np.ndarray, ratio: np.ndarray) -> Verdict
     return equals(claim, 1.0, shares[-1], slack=LINE_SLACK, note=note)
 
 
-def _one_key(point: dict[str, Any], rms: np.ndarray) -> Verdict:
+def _one_key(plane: Plane, rms: np.ndarray) -> Verdict:
     """Well below s² = 2 log n (log n ≤ κ²/8) attention is its largest key: E(max − κ)², exactly known."""
-    kappa, sizes = np.array(point["kappa"]), np.array(point["n"])
-    top = gaussian_maximum(point["n"])
+    kappa, sizes = np.array(plane.kappa), np.array(plane.n)
+    top = gaussian_maximum(plane.n)
     alone = np.sqrt((kappa[:, None] - top.mean.numpy()) ** 2 + top.variance.numpy())
     inside = (np.log(sizes)[None] <= kappa[:, None] ** 2 / 8) & (sizes[None] > 1)
     claim = (
@@ -121,6 +101,5 @@ RESULTS = (
         figure=figure,
         verdicts=verdicts,
         specs=(SPEC,),
-        table=table,
     ),
 )

@@ -8,23 +8,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnlimit.reproduce.table import table
-from attnlimit.studies.kind import Point
+from attnlimit.studies.kind import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-class Ran(dict[str, Any]):
-    """A finished study: its summary, and its points with their typed results."""
-
-    def __init__(self, summary: Mapping[str, Any], points: Sequence[Point[Any]]) -> None:
-        super().__init__(summary)
-        self.points = tuple(points)
-
-
-Runs: TypeAlias = Mapping[str, dict[str, Any]]
-"""The summary of each finished study (`attnlimit.studies.summary`, what is not finite as None), by the name of its
-specification."""
+Runs: TypeAlias = Mapping[str, Any]
+"""What each finished study found (`attnlimit.studies.Findings`), by the name of its specification."""
 
 
 class Outcome(Enum):
@@ -78,7 +68,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A result: the studies behind it, the figure, and the verdicts. Both are functions of the studies' summaries."""
+    """A result: the studies behind it, the figure, and the verdicts. Both are functions of what the studies found."""
 
     name: str
     title: str
@@ -91,9 +81,9 @@ class Reproduction:
     verdicts: Callable[[Runs], list[Verdict]]
     specs: tuple[str, ...]
     """Files in specs/, without their ending."""
-    table: Callable[[Runs], list[dict[str, Any]]] = table
+    table: Callable[[Runs], Sequence[Row]] = table
     """The numbers behind the figure, one record a row."""
     notes: tuple[str, ...] = ()
     """Where our setting differs from the published one, in sentences."""
-    said: Callable[[Runs], list[str]] | None = None
+    more: Callable[[Runs], list[str]] | None = None
     """More sentences, which depend on the run: which weights were there, and so on."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 
 from attnlimit.errors import AttnlimitError
 from attnlimit.inputs import as_count
-from attnlimit.reproduce.result import Ran, Reproduction, Verdict
-from attnlimit.reproduce.write import write
+from attnlimit.reproduce.catalogue import find
+from attnlimit.reproduce.result import Reproduction, Verdict
+from attnlimit.reproduce.write import Record, write
 from attnlimit.studies import (
-    Estimate,
+    Cost,
+    Findings,
     Finished,
     Processes,
     Progress,
@@ -29,6 +29,7 @@ from attnlimit.studies import (
 )
 from attnlimit.studies.executors import Executor
 from attnlimit.studies.machine import cores
+from attnlimit.studies.view import Failure
 
 OUT = "attnlimit-out/reproduce"
 SHORT = 10.0
@@ -44,7 +45,7 @@ class TasksFailed(AttnlimitError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Prepared:
     """The studies of a result and where they go."""
 
     result: Reproduction
@@ -52,14 +53,14 @@ class Plan:
     studies: dict[str, Study]
     quick: bool
     workers: int
-    costs: Mapping[str, Estimate] = field(default_factory=dict)
+    costs: Mapping[str, Cost] = field(default_factory=dict)
     """What each study will cost, once estimated."""
 
     def run_folder(self, spec: str) -> Path:
         return self.folder / "runs" / spec
 
-    def estimated(self) -> Plan:
-        """The plan with its costs, from a few small tasks that are run for it."""
+    def estimated(self) -> Prepared:
+        """The same with its costs, from a few small tasks that are run for it."""
         costs = {
             name: estimate(study, self._processes(study), self.run_folder(name))
             for name, study in self.studies.items()
@@ -85,22 +86,22 @@ class Reproduced:
     folder: Path
     verdicts: tuple[Verdict, ...]
     files: tuple[Path, ...]
-    record: dict[str, Any]
+    record: Record
     """What verdict.json holds."""
 
 
-def plan(name: str, *, quick: bool = False, out: str | Path = OUT, workers: int | None = None) -> Plan:
+def prepare(name: str, *, quick: bool = False, out: str | Path = OUT, workers: int | None = None) -> Prepared:
     """The studies of a result, read and checked; nothing is run.
 
     A quick one has a folder of its own, and runs in this process unless `workers` are asked for: they would take longer to
     start. Others have one process a core.
     """
-    from attnlimit.reproduce import find
-
     result = find(name)
     count = (1 if quick else cores()) if workers is None else as_count(workers, "workers")
     folder = Path(out) / (f"{name}-quick" if quick else name)
-    return Plan(result, folder, {spec: load_spec(spec, quick=quick) for spec in result.specs}, quick, count)
+    return Prepared(
+        result, folder, {spec: load_spec(spec, quick=quick) for spec in result.specs}, quick, count
+    )
 
 
 def load_spec(spec: str, *, quick: bool = False) -> Study:
@@ -110,7 +111,7 @@ def load_spec(spec: str, *, quick: bool = False) -> Study:
 
 
 def run(
-    name: str | Plan,
+    name: str | Prepared,
     *,
     quick: bool = False,
     out: str | Path = OUT,
@@ -122,18 +123,18 @@ def run(
     `progress` is called with the name of the study and how far it is. A run that was stopped goes on where it was; with
     everything done, only the files are written again.
     """
-    ready = name if isinstance(name, Plan) else plan(name, quick=quick, out=out, workers=workers)
+    ready = name if isinstance(name, Prepared) else prepare(name, quick=quick, out=out, workers=workers)
     runs = {}
     for spec, study in ready.studies.items():
-        runs[spec] = _summary(ready, spec, study, progress)
+        runs[spec] = _found(ready, spec, study, progress)
     verdicts = tuple(ready.result.verdicts(runs))
     record, written = write(ready.folder, ready.result, runs, verdicts, ready.quick)
     return Reproduced(ready.result.name, ready.folder, verdicts, tuple(written), record)
 
 
-def _summary(
-    ready: Plan, spec: str, study: Study, progress: Callable[[str, Progress], object] | None
-) -> dict[str, Any]:
+def _found(
+    ready: Prepared, spec: str, study: Study, progress: Callable[[str, Progress], object] | None
+) -> Findings:
     folder = ready.run_folder(spec)
     finished = run_study(
         study,
@@ -141,17 +142,16 @@ def _summary(
         lambda stop: ready.executor(stop, spec),
         report=None if progress is None else lambda now: progress(spec, now),
     )
-    with ExitStack() as stack:
-        opened = stack.enter_context(open_run(folder))
+    with open_run(folder) as opened:
         if finished.done < finished.total:
             raise _unfinished(finished, opened.failures())
-        return Ran(derive(opened), opened.found())
+        return derive(opened)
 
 
-def _unfinished(finished: Finished, failures: list[dict[str, Any]]) -> AttnlimitError:
+def _unfinished(finished: Finished, failures: Sequence[Failure]) -> AttnlimitError:
     if finished.interrupted:
         return Interrupted(f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept.")
-    last = failures[-1]["message"].strip().splitlines()[-1] if failures else "unknown"
+    last = failures[-1].last_line if failures else "unknown"
     return TasksFailed(
         f"{finished.total - finished.done} of {finished.total} tasks of {finished.folder} failed; the last: {last}"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnlimit.rates import exponents, local_slopes
+from attnlimit.rates import exponents
+from attnlimit.report.figures.sharp_rates import sharp_rates_figure
 from attnlimit.reproduce.compare import at_least, equals
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
 
@@ -18,25 +19,22 @@ rms error near its transition."""
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.sharp_rates import sharp_rates_figure
-
-    return sharp_rates_figure(runs[SPEC]["points"])
+    return sharp_rates_figure([point.result for point in runs[SPEC].points])
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    points = runs[SPEC]["points"]
     found = []
-    for point in points:
-        H, known = point["horizon"], exponents(point["horizon"])
-        local = float(local_slopes(point["n"], point["rms"])[-1])
-        at = f"H = {H:g}, n = {point['n'][-1]:.0e}"
+    for point in runs[SPEC].points:
+        H, known = point.result.horizon, exponents(point.result.horizon)
+        local = float(point.result.rms.local_slopes()[-1])
+        at = f"H = {H:g}, n = {point.result.rms.n[-1]:.0e}"
         found.append(
             at_least(
                 f"published: rms error falls at least like n^(−1/(2(1+H²))), {at}", float(known.paper), local
             )
         )
         for name, words in (("rms", "rms"), ("mean_rms", "mean rms")):
-            local = float(local_slopes(point["n"], point[name])[-1])
+            local = float(getattr(point.result, name).local_slopes()[-1])
             claim = f"sharp exponent of the {words} error, {at}"
             found.append(equals(claim, float(getattr(known, name)), local, slack=SLACK, note=NOTE))
     return found

@@ -69,6 +69,6 @@ RESULTS = (
             "of N the squared energy distance has mean (N − n)/(n(N − 1)) times the mean distance of two tokens, for "
             "any cloud.",
         ),
-        said=weights,
+        more=weights,
     ),
 )

@@ -3,74 +3,154 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attnlimit.errors import MissingExtra
+from pydantic import TypeAdapter, ValidationError
+
+from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import finite, write_json, write_table, write_text
 from attnlimit.report.figures.style import save
-from attnlimit.report.html.other import other
-from attnlimit.report.html.page import Page, Sheet, page
+from attnlimit.report.html.page import Page, Picture, Sheet, page
 from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
 from attnlimit.studies.machine import versions
-from attnlimit.studies.store import said
+from attnlimit.studies.store import in_words
 
 SCHEMA = "attnlimit.reproduce/1"
+FILE = "verdict.json"
+
+
+@dataclass(frozen=True)
+class VerdictRecord:
+    """A verdict as it is written."""
+
+    claim: str
+    predicted: float | str
+    measured: float | str | None
+    low: float | None
+    high: float | None
+    outcome: str
+    note: str
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """A study behind a result."""
+
+    study: str
+    kind: str
+    points: int
+    tasks: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What verdict.json holds."""
+
+    name: str
+    title: str
+    claim: str
+    source: str
+    size: str
+    summary: list[str]
+    verdicts: list[VerdictRecord]
+    studies: list[StudyRecord]
+    versions: dict[str, str]
+    no_figure: str | None = None
+    schema: str = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = finite(asdict(self))
+        return record
+
+    def page(self, folder: Path) -> Page:
+        """Verdicts without their notes, which the text above has."""
+        columns = ("verdict", "claim", "predicted", "measured", "95 % from", "to")
+        rows = [
+            (one.outcome, one.claim, one.predicted, one.measured, one.low, one.high) for one in self.verdicts
+        ]
+        figure = folder / "figure.png"
+        facts = [("Claim", self.claim), ("Source", self.source), ("Size", self.size)]
+        told = [
+            f"{one.study}: kind {one.kind}, {one.points} points, {one.tasks} tasks, seed {one.seed}"
+            for one in self.studies
+        ]
+        return Page(
+            title=f"{self.title}, attnlimit",
+            eyebrow="attnlimit reproduce",
+            heading=self.title,
+            summary=self.summary,
+            figures=[Picture("Figure", figure.read_bytes(), "png")] if figure.is_file() else [],
+            tables=[Sheet("Verdicts", columns, rows)],
+            methods=[
+                *facts,
+                *(("Study", text) for text in told),
+                ("Versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
+            ],
+        )
+
+
+def read_record(folder: Path) -> Record:
+    """What verdict.json of the folder holds."""
+    path = folder / FILE
+    try:
+        return TypeAdapter(Record).validate_json(path.read_bytes())
+    except ValidationError as problem:
+        raise InputError(f"{path} is damaged ({problem.errors()[0]['msg']}): run it again.") from problem
+
+
+def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
+    """Write the report of a reproduction again, by default as report.html in its folder."""
+    folder = Path(folder)
+    return write_text(file or folder / "report.html", page(read_record(folder).page(folder)))
 
 
 def write(
     folder: Path, result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool
-) -> tuple[dict[str, Any], list[Path]]:
+) -> tuple[Record, list[Path]]:
     """The record and the files: figure.png and .pdf, table.parquet and .csv, verdict.json, report.html."""
-    record = describe(result, runs, verdicts, quick)
-    written = []
+    written, missing = [], None
     try:
         figure = result.figure(runs)
         for ending in ("png", "pdf"):
             written.append(save(figure, folder / f"figure.{ending}"))
-    except MissingExtra as missing:
-        record["no_figure"] = str(missing)
-    rows = result.table(runs)
-    with said(folder):
+    except MissingExtra as problem:
+        missing = str(problem)
+    record = describe(result, runs, verdicts, quick, missing)
+    rows = [dict(row) for row in result.table(runs)]
+    with in_words(folder):
         written += [write_table(folder / f"table.{ending}", rows) for ending in ("parquet", "csv")]
-        written.append(write_json(folder / "verdict.json", finite(record)))
-        written.append(write_text(folder / "report.html", page(_report(folder, verdicts))))
+        written.append(write_json(folder / FILE, record.to_dict()))
+        written.append(write_text(folder / "report.html", page(record.page(folder))))
     return record, written
 
 
-def _report(folder: Path, verdicts: Sequence[Verdict]) -> Page:
-    """The page: verdicts without their notes, which the text above has."""
-    data = other(folder, folder / "verdict.json")
-    shown = [{"verdict": one.outcome.value, **one.to_dict()} for one in verdicts]
-    names = ("verdict", "claim", "predicted", "measured", "low", "high")
-    rows = [[one[name] for name in names] for one in shown]
-    columns = [*names[:4], "95 % from", "to"]
-    return replace(data, tables=[Sheet("Verdicts", columns, rows)])
-
-
-def describe(result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool) -> dict[str, Any]:
-    """What verdict.json holds."""
+def describe(
+    result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool, no_figure: str | None = None
+) -> Record:
+    """What is written of a result."""
     told = [f"Claim: {result.claim}", words(verdicts)]
     if quick:
         told.append("A quick run: fewer points and replicates than the paper-size one.")
-    told += [*result.notes, *(result.said(runs) if result.said is not None else ())]
+    told += [*result.notes, *(result.more(runs) if result.more is not None else ())]
     told += list(dict.fromkeys(verdict.note for verdict in verdicts if verdict.note))
-    return {
-        "schema": SCHEMA,
-        "name": result.name,
-        "title": result.title,
-        "claim": result.claim,
-        "source": result.source,
-        "size": "quick" if quick else "paper",
-        "summary": told,
-        "verdicts": [verdict.to_dict() for verdict in verdicts],
-        "studies": [
-            {"study": name, "kind": one["study"]["kind"], "points": len(one["points"]), "tasks": one["total"], "seed": one["study"]["seed"]}
+    return Record(
+        result.name,
+        result.title,
+        result.claim,
+        result.source,
+        "quick" if quick else "paper",
+        told,
+        [VerdictRecord(**one.to_dict()) for one in verdicts],
+        [
+            StudyRecord(name, one.study.kind, len(one.points), one.total, one.study.seed)
             for name, one in runs.items()
         ],
-        "versions": versions(),
-    }  # fmt: skip
+        versions(),
+        no_figure,
+    )
 
 
 def words(verdicts: Sequence[Verdict]) -> str:

@@ -3,16 +3,17 @@
 from attnlimit.errors import MissingExtra
 
 try:
+    import filelock  # noqa: F401
     import pydantic  # noqa: F401
     import yaml  # noqa: F401
 except ImportError as missing:
     raise MissingExtra(
-        "Studies need pydantic, pyyaml and pyarrow: pip install 'attnlimit[studies]'."
+        "Studies need pydantic, pyyaml, filelock and pyarrow: pip install 'attnlimit[studies]'."
     ) from missing
 
 from attnlimit.studies.coordinator import Finished, Progress, run_study
 from attnlimit.studies.errors import RunLocked, StoreError, WorkersLost
-from attnlimit.studies.estimate import Estimate, estimate
+from attnlimit.studies.estimate import Cost, estimate
 from attnlimit.studies.executors.dask import Dask, connect
 from attnlimit.studies.executors.processes import Processes
 from attnlimit.studies.executors.serial import Serial
@@ -20,11 +21,12 @@ from attnlimit.studies.folder import derive
 from attnlimit.studies.spec import Precision, Study, load_study, study_from
 from attnlimit.studies.stop import Stop
 from attnlimit.studies.tables import export, summary
-from attnlimit.studies.view import State, StudyRun, find_runs, open_run
+from attnlimit.studies.view import Findings, State, StudyRun, find_runs, open_run
 
 __all__ = [
+    "Cost",
     "Dask",
-    "Estimate",
+    "Findings",
     "Finished",
     "Precision",
     "Processes",

@@ -20,9 +20,9 @@ from attnlimit.studies.lock import locked
 from attnlimit.studies.points import count_points, points, tasks
 from attnlimit.studies.spec import Study
 from attnlimit.studies.stop import Stop
-from attnlimit.studies.store import Store, Waiting, said
+from attnlimit.studies.store import Store, Waiting, in_words
 from attnlimit.studies.task import Task
-from attnlimit.studies.work import Outcome
+from attnlimit.studies.work import Ended
 
 DEATHS, PAGE, TICK = 3, 256, 0.2
 CHECKPOINTS = "checkpoints"
@@ -49,7 +49,7 @@ class Finished(NamedTuple):
 
 
 @dataclass
-class Run:
+class Loop:
     """A study on its way through an executor into a store."""
 
     study: Study
@@ -119,7 +119,7 @@ class Run:
             self._checkpoints,
         )
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Ended) -> None:
         task = self._flying.pop(outcome.place, None)
         if task is None:
             return
@@ -132,7 +132,7 @@ class Run:
         else:
             self._failed(task, outcome)
 
-    def _failed(self, task: Waiting, outcome: Outcome) -> None:
+    def _failed(self, task: Waiting, outcome: Ended) -> None:
         """A task that raises is tried as often as the study says; one that kills three workers is set aside."""
         died = outcome.how == "died"
         counter, most = (self._died, DEATHS) if died else (self._raised, self.study.retries + 1)
@@ -158,7 +158,7 @@ def run_study(
     numbers that are safe on disk. Ctrl-C and SIGTERM end the run cleanly.
     """
     folder, stop = Path(folder), stop or Stop()
-    with said(folder):
+    with in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(locked(folder))
@@ -167,7 +167,7 @@ def run_study(
         stack.callback(store.close)
         _plan(study, store)
         reused, _ = store.counts()
-        run = Run(study, store, stop, report)
+        run = Loop(study, store, stop, report)
         try:
             runner = (executor or Serial)(stop)
             stack.callback(runner.close)

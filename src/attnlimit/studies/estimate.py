@@ -19,14 +19,14 @@ from attnlimit.studies.spec import Study
 from attnlimit.studies.store import NAME
 from attnlimit.studies.task import Task
 from attnlimit.studies.view import open_run
-from attnlimit.studies.work import Outcome, unpack
+from attnlimit.studies.work import Ended, unpack
 
 SAMPLED, LEAST, LIMIT = 3, 2, 30.0
 """Points tried, replicates of each where they can be split, and seconds that all of it may take."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Cost:
     """`seconds`, `likely_seconds` and `most_seconds` differ when a precision is asked for: without further rounds, with those
     that the tried points would need, and with all. None: no task that was tried ended in time; `longer`: some did not, so the
     study takes longer than this."""
@@ -48,7 +48,7 @@ class Estimate:
         return {**vars(self)}
 
 
-def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate:
+def estimate(study: Study, workers: int, folder: Path | None = None) -> Cost:
     """The cost on `workers` processes of this machine; what `folder` has already is not counted in the time."""
     count, most = study.replicates, study.replicates
     if study.precision is not None:
@@ -57,7 +57,7 @@ def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate
     each_most = each + len(list(tasks(study, {}, count, most)))
     total, done = count_points(study), _done(study, folder)
     if done == total * each and study.precision is None:
-        return Estimate(total, done, done, done, workers, 0.0, 0.0, 0.0, None, "nothing: it is all there")
+        return Cost(total, done, done, done, workers, 0.0, 0.0, 0.0, None, "nothing: it is all there")
     tried, memory, words = _calibrated(study)
     there = count * done / (total * each)  # replicates of a point, on average
 
@@ -68,7 +68,7 @@ def estimate(study: Study, workers: int, folder: Path | None = None) -> Estimate
     seconds, highest = (cost([k] * len(tried)) for k in (count, most))
     likely = cost([min(max(one.replicates, count), most) for one in tried])
     told = (seconds, likely, highest, memory, words, len(tried) < len(_wanted(total)))
-    return Estimate(total, total * each, total * each_most, done, workers, *told)
+    return Cost(total, total * each, total * each_most, done, workers, *told)
 
 
 def _wanted(points: int) -> set[int]:
@@ -125,7 +125,7 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
         ended = time.monotonic() + LIMIT
         for place, sample in enumerate(samples):
             pool.submit(place, sample.task.to_bytes())
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, Ended] = {}
         while len(outcomes) < len(samples) and time.monotonic() < ended:
             outcomes |= {outcome.place: outcome for outcome in pool.collect(0.2)}
         memory = _peak(pool.pids[0])
@@ -139,7 +139,7 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
     return tried, memory, f"{counted(len(tried), 'task')} {size}, this machine"
 
 
-def _tried(study: Study, sample: Sample, outcome: Outcome) -> Tried:
+def _tried(study: Study, sample: Sample, outcome: Ended) -> Tried:
     task, wanted = sample.task, study.replicates
     if study.precision is not None:
         told = replicates_for(study, [unpack(kind(task.kind), outcome.body)], task.what, task.count)
@@ -147,7 +147,7 @@ def _tried(study: Study, sample: Sample, outcome: Outcome) -> Tried:
     return Tried(sample.times * outcome.seconds / task.count, wanted)
 
 
-def _refuse_failed(outcomes: dict[int, Outcome]) -> None:
+def _refuse_failed(outcomes: dict[int, Ended]) -> None:
     for outcome in outcomes.values():
         if outcome.how != "done":
             last = outcome.body.decode(errors="replace").strip().splitlines()[-1]

@@ -136,7 +136,8 @@ class Kind(Generic[W, R]):
     """Replicates of a task."""
     noise: bool = True
     """Whether replicates differ."""
-    version: int = 2
+    version: int = 1
+    """Of what a task means: results of another version are not reused."""
 
 
 @cache

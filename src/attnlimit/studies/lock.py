@@ -2,73 +2,79 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
 from attnlimit.studies.errors import RunLocked
-from attnlimit.studies.store import said
+from attnlimit.studies.store import in_words
 
-NAME = "lock"
+NAME, WRITER = "lock", "writer.json"
+PATIENCE = 0.15
+"""Seconds to wait for the lock: those who only look hold it for an instant."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes to a run directory."""
+
+    pid: int | str = "?"
+    host: str = "?"
+    since: str = "?"
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+ADAPTER = TypeAdapter(Writer)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the run directory; RunLocked names who holds it already. The kernel lets go when the holder dies."""
-    with said(folder):
-        file = (folder / NAME).open("a+", encoding="utf-8")
-    with file:
-        if not _taken(file):
-            by = _read(folder) or {}
+    """Hold the run directory; RunLocked names who holds it already. The system lets go when the holder dies."""
+    lock = FileLock(folder / NAME, timeout=PATIENCE)
+    with in_words(folder):
+        try:
+            lock.acquire()
+        except Timeout as problem:
+            by = _read(folder)
             raise RunLocked(
-                f"{folder} is being written by process {by.get('pid', '?')} on {by.get('host', '?')} "
-                f"(since {by.get('since', '?')}): wait until it ends, or stop it first."
-            )
-        with said(folder):
-            file.truncate(0)
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))
-            file.flush()
-        try:
-            yield
-        finally:
-            file.truncate(0)
-
-
-def _taken(file: TextIO) -> bool:
-    """Whether the lock could be had. Those who only look hold it for an instant, so a second try is fair."""
-    for wait in (0.05, 0.1, 0.0):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(wait)
-        else:
-            return True
-    return False
-
-
-def holder(folder: Path) -> dict[str, Any] | None:
-    """Who writes to the run directory now, or None."""
+                f"{folder} is being written by {by} (since {by.since}): wait until it ends, or stop it first."
+            ) from problem
     try:
-        with open(folder / NAME, encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return _read(folder) or {}
-    except OSError:
+        with in_words(folder):
+            me = Writer(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+            (folder / WRITER).write_bytes(ADAPTER.dump_json(me))
+        yield
+    finally:
+        (folder / WRITER).unlink(missing_ok=True)
+        lock.release()
+
+
+def holder(folder: Path) -> Writer | None:
+    """Who writes to the run directory now, or None."""
+    if not (folder / NAME).exists():
         return None
+    lock = FileLock(folder / NAME, timeout=PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout:
+        return _read(folder)
+    except OSError:
+        return None  # a folder that cannot be written has no writer
+    lock.release()
     return None
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def _read(folder: Path) -> Writer:
     try:
-        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return ADAPTER.validate_json((folder / WRITER).read_bytes())
+    except (OSError, ValidationError):
+        return Writer()

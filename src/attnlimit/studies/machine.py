@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
 PACKAGES = ("attnlimit", "torch", "numpy", "scipy", "pydantic", "numba", "transformers", "distributed")
 
 
-def session(executor: str) -> dict[str, Any]:
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "executor": executor,
-        "versions": versions(),
-        "hardware": hardware(),
-    }
+@dataclass(frozen=True)
+class Hardware:
+    system: str
+    processor: str
+    cores: int
+    memory_gb: float
+    instructions: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One time that a run was started."""
+
+    started: str
+    host: str
+    pid: int
+    executor: str
+    versions: dict[str, str]
+    hardware: Hardware
+
+
+def session(executor: str) -> Session:
+    """This one."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return Session(started, socket.gethostname(), os.getpid(), executor, versions(), hardware())
 
 
 def versions() -> dict[str, str]:
@@ -37,15 +55,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def hardware() -> dict[str, Any]:
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
-        "cores": cores(),
-        "memory_gb": round(_memory() / 2**30, 1),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "gpus": [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())],
-    }
+def hardware() -> Hardware:
+    return Hardware(
+        system=f"{platform.system()} {platform.release()}",
+        processor=_processor(),
+        cores=cores(),
+        memory_gb=round(_memory() / 2**30, 1),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        gpus=tuple(torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())),
+    )
 
 
 def cores() -> int:
@@ -53,8 +71,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _memory() -> float:
+    """In bytes; nan where the system does not tell."""
+    if sys.platform == "win32":
+        return math.nan
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _processor() -> str:

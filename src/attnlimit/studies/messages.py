@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from attnlimit.studies.work import Outcome
+from attnlimit.studies.work import Ended
 
 READY = b"ready"
 HEADER = struct.Struct(">qdc")
@@ -23,10 +23,10 @@ def decode_task(message: bytes) -> tuple[int, bytes]:
     return int.from_bytes(message[:8], "big"), message[8:]
 
 
-def encode(outcome: Outcome) -> bytes:
+def encode(outcome: Ended) -> bytes:
     return HEADER.pack(outcome.place, outcome.seconds, LETTERS[outcome.how]) + outcome.body
 
 
-def decode(message: bytes) -> Outcome:
+def decode(message: bytes) -> Ended:
     place, seconds, letter = HEADER.unpack_from(message)
-    return Outcome(place, WORDS[letter], message[HEADER.size :], seconds)
+    return Ended(place, WORDS[letter], message[HEADER.size :], seconds)

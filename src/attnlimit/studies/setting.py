@@ -76,6 +76,11 @@ class CurveResult(Result):
         """The rms error."""
 
     @property
+    def error_of(self) -> str:
+        """What the error is of, in a word."""
+        return "error"
+
+    @property
     def fit(self) -> PowerFit | None:
         """The power of n through the curve, where it is noisy and one can be fitted."""
         return None
@@ -83,6 +88,11 @@ class CurveResult(Result):
     @property
     def sharp(self) -> float | None:
         """The exponent of this very error as n → ∞, where it is known."""
+        return None
+
+    @property
+    def replicates(self) -> int | None:
+        """None where there is no noise."""
         return None
 
     @property
@@ -100,8 +110,8 @@ class CurveResult(Result):
             row["exponent"] = self.fit.exponent
             row[f"{level} from"], row[f"{level} to"] = self.fit.interval
         if self.limit is not None:
-            row["published, n → ∞"] = float(self.limit.rates.paper)
-            row |= {} if self.sharp is None else {"sharp, n → ∞": self.sharp}
+            row["published"] = float(self.limit.rates.paper)
+            row |= {} if self.sharp is None else {"n → ∞": self.sharp}
         return [row]
 
     @classmethod

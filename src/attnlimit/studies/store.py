@@ -8,17 +8,24 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import StoreError
+from attnlimit.studies.machine import Session
 from attnlimit.studies.schema import create, version
 from attnlimit.studies.task import Task, canonical
 
 NAME = "store.sqlite"
 SYNC_SECONDS = 0.05
 """Results wait at most so long for the disk. Until then they survive any crash but one of the whole machine."""
+
+
+SESSION = TypeAdapter(Session)
 
 
 class Waiting(NamedTuple):
@@ -32,6 +39,11 @@ class Waiting(NamedTuple):
     replicates: int
 
 
+def read_sessions(connection: sqlite3.Connection) -> list[Session]:
+    rows = connection.execute("SELECT about FROM sessions ORDER BY session").fetchall()
+    return [SESSION.validate_json(about) for (about,) in rows]
+
+
 class Store:
     """The writing side. Every statement is a transaction of its own unless `_whole` groups them."""
 
@@ -39,7 +51,7 @@ class Store:
         self.path = folder / NAME
         self.session: int | None = None
         self._dirty, self._synced = False, 0.0
-        with said(folder):
+        with in_words(folder):
             self.connection = sqlite3.connect(self.path, isolation_level=None, timeout=30)
             try:
                 self._prepare(folder)
@@ -64,7 +76,7 @@ class Store:
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """Everything inside, or nothing."""
-        with said(self.path.parent):
+        with in_words(self.path.parent):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -109,15 +121,15 @@ class Store:
                 f"Two points of the study are the same (the second is number {point + 1}): keep one."
             ) from problem
 
-    def start_session(self, about: dict[str, Any]) -> None:
+    def start_session(self, about: Session) -> None:
         with self._whole():
-            row = self.connection.execute(
-                "INSERT INTO sessions (about) VALUES (?)", [canonical(about).decode()]
-            )
-            self.session = row.lastrowid
+            told = canonical(asdict(about)).decode()
+            self.session = self.connection.execute(
+                "INSERT INTO sessions (about) VALUES (?)", [told]
+            ).lastrowid
 
-    def sessions(self) -> list[dict[str, Any]]:
-        return [json.loads(about) for (about,) in self._rows("SELECT about FROM sessions ORDER BY session")]
+    def sessions(self) -> list[Session]:
+        return read_sessions(self.connection)
 
     # --- reading what to do -----------------------------------------------------------------------
 
@@ -150,7 +162,7 @@ class Store:
         return text
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with said(self.path.parent):
+        with in_words(self.path.parent):
             return self.connection.execute(query, values).fetchall()
 
     # --- writing what was found -------------------------------------------------------------------
@@ -158,7 +170,7 @@ class Store:
     def record(self, id: bytes, result: bytes, seconds: float) -> None:
         """One finished task, in a transaction of its own. A result is never replaced: it could not differ."""
         row = [id, result, seconds, time.time(), self.session]
-        with said(self.path.parent):
+        with in_words(self.path.parent):
             self.connection.execute(
                 "INSERT OR IGNORE INTO results (id, result, seconds, finished, session) VALUES (?, ?, ?, ?, ?)",
                 row,
@@ -167,7 +179,7 @@ class Store:
 
     def record_failure(self, id: bytes, how: str, message: str) -> None:
         row = [id, how, message, time.time(), self.session]
-        with said(self.path.parent):
+        with in_words(self.path.parent):
             self.connection.execute(
                 "INSERT INTO failures (id, how, message, at, session) VALUES (?, ?, ?, ?, ?)", row
             )
@@ -177,20 +189,20 @@ class Store:
         """Flush to the disk what was committed, if the last time is long enough ago; whether all of it is there."""
         if self._dirty and (now or time.monotonic() - self._synced >= SYNC_SECONDS):
             if self._wal is not None:
-                with said(self.path.parent):
+                with in_words(self.path.parent):
                     os.fsync(self._wal)
             self._dirty, self._synced = False, time.monotonic()
         return not self._dirty
 
     def close(self) -> None:
-        with said(self.path.parent):
+        with in_words(self.path.parent):
             if self._wal is not None:
                 os.close(self._wal)
             self.connection.close()
 
 
 @contextmanager
-def said(folder: Path) -> Iterator[None]:
+def in_words(folder: Path) -> Iterator[None]:
     """What the disk and SQLite refuse, in plain words."""
     try:
         yield

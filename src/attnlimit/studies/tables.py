@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files import records
 from attnlimit.files.records import finite
 from attnlimit.studies.kind import kind
-from attnlimit.studies.store import said
-from attnlimit.studies.view import StudyRun, value_at
+from attnlimit.studies.store import in_words
+from attnlimit.studies.view import Findings, StudyRun, value_at
 
 AT_ONCE = 50_000
 SCHEMA = "attnlimit.study/1"
@@ -99,32 +100,35 @@ def _csv(run: StudyRun, path: Path) -> None:
         writer.writerows(rows(run))
 
 
-def summary(run: StudyRun) -> dict[str, Any]:
-    """The study, its state, its sessions, and every point that has results, in few numbers."""
-    told = [{"point": one.index, "varies": one.varies, **one.result.summary()} for one in run.found()]
-    state = run.state.to_dict()
-    return {
-        "schema": SCHEMA,
-        "study": run.study.model_dump(mode="json"),
-        **{key: state[key] for key in ("done", "total", "failed")},
-        "points": told,
-        "failures": run.failures(),
-        "sessions": run.sessions(),
-    }
-
-
-def write_summary(run: StudyRun, path: Path) -> dict[str, Any]:
-    """The summary, as strict JSON: what is not finite becomes null."""
-    record: dict[str, Any] = finite(summary(run))
-    with replacing(path) as new:
-        new.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def summary(found: Findings) -> dict[str, Any]:
+    """The study, its state, its sessions, and every point that has results, in few numbers; what is not finite is None."""
+    record: dict[str, Any] = finite(
+        {
+            "schema": SCHEMA,
+            "study": found.study.model_dump(mode="json"),
+            "done": found.done,
+            "total": found.total,
+            "failed": found.failed,
+            "points": [
+                {"point": one.index, "varies": one.varies, **one.result.summary()} for one in found.points
+            ],
+            "failures": [asdict(one) for one in found.failures],
+            "sessions": [asdict(one) for one in found.sessions],
+        }
+    )
     return record
+
+
+def write_summary(found: Findings, path: Path) -> None:
+    """As strict JSON."""
+    with replacing(path) as new:
+        new.write_text(json.dumps(summary(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """`records.replacing` with the folder made, and the words of a run for what the disk refuses."""
-    with said(path.parent):
+    with in_words(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with records.replacing(path) as new:
             yield new

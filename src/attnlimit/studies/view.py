@@ -7,7 +7,8 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 from attnlimit.errors import InputError
 from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.lock import holder
+from attnlimit.studies.machine import Session
 from attnlimit.studies.schema import version
 from attnlimit.studies.spec import Study
-from attnlimit.studies.store import NAME, said
+from attnlimit.studies.store import NAME, in_words, read_sessions
 from attnlimit.studies.work import unpack
 
 
@@ -39,6 +41,45 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "folder": str(self.folder)}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt at a task that failed: how, and its traceback."""
+
+    point: int
+    first: int
+    how: str
+    message: str
+    at: float
+
+    @property
+    def last_line(self) -> str:
+        return self.message.strip().splitlines()[-1]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is known of a study at one moment."""
+
+    study: Study
+    done: int
+    total: int
+    failed: int
+    points: list[Point[Any]]
+    """Those that have results."""
+    failures: list[Failure] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Any:
+        """Of the summary: for those that read it still."""
+        return self._record[name]
+
+    @cached_property
+    def _record(self) -> Any:
+        from attnlimit.studies.tables import summary
+
+        return summary(self)
 
 
 class StudyRun:
@@ -67,7 +108,7 @@ class StudyRun:
             word = "finished"
         else:
             word = "failed" if done + failed == total else "incomplete"
-        writer = None if by is None else f"process {by.get('pid', '?')} on {by.get('host', '?')}"
+        writer = None if by is None else str(by)
         return State(
             self.folder, self.study.name, self.study.kind, word, done, total, failed, writer, updated or 0.0
         )
@@ -101,16 +142,19 @@ class StudyRun:
         for index, first, result in self._connection.execute(query, () if point is None else (point,)):
             yield index, first, unpack(kind(self.study.kind), result)
 
-    def failures(self) -> list[dict[str, Any]]:
-        """Every attempt that failed, of tasks of the present study, with its traceback."""
-        query = (
-            """SELECT point, first, how, message, at FROM failures JOIN tasks USING (id) ORDER BY failure"""
-        )
-        names = ("point", "first", "how", "message", "at")
-        return [dict(zip(names, row, strict=True)) for row in self.rows(query)]
+    def failures(self) -> list[Failure]:
+        """Every attempt that failed, of tasks of the present study."""
+        query = "SELECT point, first, how, message, at FROM failures JOIN tasks USING (id) ORDER BY failure"
+        return [Failure(*row) for row in self.rows(query)]
 
-    def sessions(self) -> list[dict[str, Any]]:
-        return [json.loads(about) for (about,) in self.rows("SELECT about FROM sessions ORDER BY session")]
+    def sessions(self) -> list[Session]:
+        return read_sessions(self._connection)
+
+    def findings(self) -> Findings:
+        """All that is known now."""
+        state = self.state
+        counts = (state.done, state.total, state.failed)
+        return Findings(self.study, *counts, self.found(), self.failures(), self.sessions())
 
 
 def value_at(what: dict[str, Any], path: str) -> Cell:
@@ -127,7 +171,7 @@ def open_run(folder: str | Path) -> Iterator[StudyRun]:
     folder = Path(folder)
     if not (folder / NAME).is_file():
         raise InputError(f"{folder} is no run of a study: there is no {NAME} in it.")
-    with said(folder), closing(_connect(folder)) as connection:
+    with in_words(folder), closing(_connect(folder)) as connection:
         connection.execute("BEGIN")
         yield StudyRun(folder, connection)
 

@@ -22,7 +22,7 @@ LONGEST = 16_000
 """Characters of a traceback that are kept, from its end."""
 
 
-class Outcome(NamedTuple):
+class Ended(NamedTuple):
     """What became of a task: "done" with its packed result, "raised" with a traceback, "died" with the reason (its
     worker is gone, `deaths` of them), "lost" if it was never run."""
 
@@ -33,14 +33,14 @@ class Outcome(NamedTuple):
     deaths: int = 1
 
 
-def work(place: int, task: bytes) -> Outcome:
+def work(place: int, task: bytes) -> Ended:
     """The outcome of a task; errors of the task are an outcome, not an error of the worker."""
     start = time.perf_counter()
     try:
         body, how = pack(run(Task.from_bytes(task))), "done"
     except Exception:
         body, how = traceback.format_exc()[-LONGEST:].encode(), "raised"
-    return Outcome(place, how, body, time.perf_counter() - start)
+    return Ended(place, how, body, time.perf_counter() - start)
 
 
 def run(task: Task) -> Result:

@@ -106,6 +106,8 @@ def _within(low: int, high: int, generator: torch.Generator) -> int:
     return low + int(torch.randint(high - low, (), generator=generator))
 
 
-def at(gradients: Float[Tensor, "draws length heads dv"], rows: Sequence[int]) -> Float[Tensor, "draws m heads dv"]:
+def at(
+    gradients: Float[Tensor, "draws length heads dv"], rows: Sequence[int]
+) -> Float[Tensor, "draws m heads dv"]:
     """The gradients at some queries."""
     return gradients[:, list(rows)]

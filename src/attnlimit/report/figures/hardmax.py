@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnlimit.rates import fit_log
+from attnlimit.report.figures.study import StudyFigure, pictures
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, panels
+from attnlimit.studies.kind import Point
+from attnlimit.studies.kinds.hardmax import Distance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,24 +23,32 @@ RULES = {
 }
 
 
-def hardmax_figure(points: Sequence[Mapping[str, Any]]) -> Figure:
-    """One panel a dimension; `points` have dim, kappa (the rule), n and rms."""
-    dims = list(dict.fromkeys(point["dim"] for point in points))
-    figure, found = panels(len(dims), width=1.2 + 3.5 * len(dims), height=4.2)
-    for ax, dim in zip(found, dims, strict=True):
-        for point in (one for one in points if one["dim"] == dim):
-            colour, marker, words = RULES[point["kappa"]]
-            n = np.array(point["n"], dtype=float)
-            ax.plot(n, point["rms"], marker, color=colour, markersize=4, label=words)
-            if point["kappa"] == "log":
-                law = fit_log(point["n"], point["rms"]).predict(point["n"])
+@pictures.register(Distance)
+def _pictures(first: Distance, name: str, points: Sequence[Point[Distance]]) -> list[StudyFigure]:
+    drawn = hardmax_figure([one.result for one in points])
+    return [StudyFigure("hardmax", "The way to hardmax", "Exact; both axes are logarithmic.", drawn)]
+
+
+def hardmax_figure(found: Sequence[Distance]) -> Figure:
+    """One panel a dimension."""
+    dims = list(dict.fromkeys(one.dim for one in found))
+    figure, boxes = panels(len(dims), width=1.2 + 3.5 * len(dims), height=4.2)
+    for ax, dim in zip(boxes, dims, strict=True):
+        for one in found:
+            if one.dim != dim:
+                continue
+            colour, marker, words = RULES[one.rule]
+            n = np.array(one.n, dtype=float)
+            ax.plot(n, one.rms, marker, color=colour, markersize=4, label=words)
+            if one.rule == "log" and len(n) > 2:
+                law = fit_log(one.n, one.rms).predict(one.n)
                 ax.plot(n, law, "--", color=BLACK, linewidth=1, label="C/log n through it")
-            else:
-                power = 2 / (dim + 1) if point["kappa"] == "best" else 1 / (dim - 1)
-                guide = point["rms"][-1] * (n / n[-1]) ** -power
+            elif one.rule != "log":
+                power = 2 / (dim + 1) if one.rule == "best" else 1 / (dim - 1)
+                guide = float(one.rms[-1]) * (n / n[-1]) ** -power
                 ax.plot(n, guide, ":", color=colour, label=f"slope −{power:.3g}")
         ax.set(xscale="log", yscale="log", xlabel="keys n", ylim=(3e-7, 1.5))
         ax.set_title(f"unit sphere of $R^{{{dim}}}$", fontsize=10, loc="left")
         ax.legend(frameon=False, fontsize=7.5, loc="lower left")
-    found[0].set_ylabel("rms distance to the hardmax limit, exact (radius 1)")
+    boxes[0].set_ylabel("rms distance to the hardmax limit, exact (radius 1)")
     return figure

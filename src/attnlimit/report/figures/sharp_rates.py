@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlimit.rates import exponents, local_slopes
+from attnlimit.rates import exponents
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
+from attnlimit.studies.kinds.exact import ExactCurves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,23 +18,24 @@ if TYPE_CHECKING:
 CURVES = {"rms": (BLUE, "o", "rms"), "mean_rms": (ORANGE, "s", "mean rms")}
 
 
-def sharp_rates_figure(points: Sequence[Mapping[str, Any]]) -> Figure:
-    """`points` have horizon, n, rms and mean_rms."""
+def sharp_rates_figure(curves: Sequence[ExactCurves]) -> Figure:
+    """Of heads on Gaussian tokens, at several horizons."""
     figure, (left, right) = panels(2)
-    _along_n(left, points)
-    _against_horizon(right, points)
+    known = [(one.horizon, one) for one in curves if one.horizon is not None]
+    _along_n(left, known)
+    _against_horizon(right, known)
     return figure
 
 
-def _along_n(ax: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+def _along_n(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
     """The exponent at n of the rms curve; dashes are its limit."""
     from matplotlib import colormaps
 
-    shades = colormaps["viridis"](np.linspace(0.0, 0.9, len(points)))
-    for point, shade in zip(points, shades, strict=True):
-        n = np.array(point["n"], dtype=float)
-        ax.plot(n, local_slopes(point["n"], point["rms"]), color=shade, label=f"H = {point['horizon']:g}")
-        ax.hlines(exponents(point["horizon"]).rms, n[-1], 20 * n[-1], color=shade, linestyle="--")
+    shades = colormaps["viridis"](np.linspace(0.0, 0.9, len(curves)))
+    for (H, one), shade in zip(curves, shades, strict=True):
+        n = np.array(one.rms.n, dtype=float)
+        ax.plot(n, one.rms.local_slopes(), color=shade, label=f"H = {H:g}")
+        ax.hlines(float(exponents(H).rms), n[-1], 20 * n[-1], color=shade, linestyle="--")
     ax.set(
         xscale="log", ylim=(0, 0.55), xlabel="tokens n", ylabel="local exponent of the rms error at n, exact"
     )
@@ -41,14 +43,14 @@ def _along_n(ax: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     ax.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14))
 
 
-def _against_horizon(ax: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    H = np.array([point["horizon"] for point in points])
+def _against_horizon(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
+    H = np.array([one[0] for one in curves])
     fine = np.linspace(0.02, 1.08 * H.max(), 200)
     known = [exponents(float(h)) for h in fine]
+    last = f"$10^{{{np.log10(curves[0][1].rms.n[-1]):.0f}}}$"
     for name, (colour, marker, words) in CURVES.items():
         ax.plot(fine, [getattr(one, name) for one in known], color=colour, label=f"{words}, n → ∞ (ours)")
-        local = [float(local_slopes(point["n"], point[name])[-1]) for point in points]
-        last = f"$10^{{{np.log10(points[0]['n'][-1]):.0f}}}$"
+        local = [float(getattr(one, name).local_slopes()[-1]) for _, one in curves]
         ax.plot(H, local, marker, color=colour, label=f"{words}, exact at {last}")
     ax.plot(
         fine,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlimit.rates import exponents
+from attnlimit.rates import ErrorCurve, PowerFit, exponents
+from attnlimit.report.figures.study import StudyFigure, pictures
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, panels
+from attnlimit.studies.kind import Point
+from attnlimit.studies.kinds.output_moments import Moments
+from attnlimit.studies.setting import CurveResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,28 +23,59 @@ SERIES = {"mean": (BLUE, "o"), "covariance": (ORANGE, "s")}
 MOST_CURVES = 6
 
 
-def slopes_figure(points: Sequence[Mapping[str, Any]], *, bounded: bool = False) -> Figure:
-    """`points` are those of convergence studies; `bounded` laws have slope ½ as n → ∞."""
-    statistics = [name for name in SERIES if any(point["statistic"] == name for point in points)]
+@dataclass(frozen=True, eq=False)
+class FittedCurve:
+    """An error curve of a head with horizon H, and the power of n through it."""
+
+    statistic: str
+    horizon: float
+    curve: ErrorCurve
+    fit: PowerFit
+    replicates: int | None
+
+
+def fitted(found: Sequence[CurveResult]) -> list[FittedCurve]:
+    """Those that have a fit and a horizon, by statistic and horizon."""
+    kept = [
+        FittedCurve(one.error_of, one.horizon, one.curve, fit, one.replicates)
+        for one in found
+        if (fit := one.fit) is not None and one.horizon is not None
+    ]
+    return sorted(kept, key=lambda one: (one.statistic, one.horizon))
+
+
+@pictures.register(Moments)
+def _moments(first: Moments, name: str, points: Sequence[Point[Moments]]) -> list[StudyFigure]:
+    curves = fitted([curve for one in points for curve in one.result.curves])
+    words = "Errors of the outputs' mean and covariance with 95 % intervals, and exponents fitted to them."
+    return (
+        [StudyFigure("slopes", "How fast the moments converge", words, slopes_figure(curves))]
+        if curves
+        else []
+    )
+
+
+def slopes_figure(curves: Sequence[FittedCurve], *, bounded: bool = False) -> Figure:
+    """Curves of one or two statistics; `bounded` laws have slope ½ as n → ∞."""
+    statistics = [name for name in SERIES if any(one.statistic == name for one in curves)]
     figure, found = panels(len(statistics) + 1, width=3.6 * (len(statistics) + 1) + 1.2)
-    by = {name: [point for point in points if point["statistic"] == name] for name in statistics}
+    by = {name: [one for one in curves if one.statistic == name] for name in statistics}
     for ax, name in zip(found, statistics, strict=False):
         _curves(ax, by[name], name)
     _slopes(found[-1], by, bounded)
     return figure
 
 
-def _curves(ax: Axes, points: Sequence[Mapping[str, Any]], name: str) -> None:
+def _curves(ax: Axes, curves: Sequence[FittedCurve], name: str) -> None:
     from matplotlib import colormaps
 
-    chosen = points[:: max(1, -(-len(points) // MOST_CURVES))]
-    for point, shade in zip(chosen, colormaps["viridis"](np.linspace(0, 0.9, len(chosen))), strict=True):
-        rms, error = (np.array(point[key], dtype=float) for key in ("rms", "rms_standard_error"))
-        n = np.array(point["n"], dtype=float)
-        label = f"H = {point['horizon']:.3g}"
-        ax.errorbar(n, rms, yerr=1.96 * error, fmt="o", markersize=3, capsize=2, color=shade, label=label)
-        fit = point["fit"]
-        ax.plot(n, fit["scale"] * n ** -fit["exponent"], color=shade, linewidth=1)
+    chosen = curves[:: max(1, -(-len(curves) // MOST_CURVES))]
+    for one, shade in zip(chosen, colormaps["viridis"](np.linspace(0, 0.9, len(chosen))), strict=True):
+        n, rms, noise = np.array(one.curve.n, dtype=float), one.curve.error, one.curve.standard_error
+        bars = None if noise is None else 1.96 * noise
+        label = f"H = {one.horizon:.3g}"
+        ax.errorbar(n, rms, yerr=bars, fmt="o", markersize=3, capsize=2, color=shade, label=label)
+        ax.plot(n, one.fit.predict(one.curve.n), color=shade, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel=f"rms error of the outputs' {name}")
     ax.set_title(f"{name}, with fitted powers", fontsize=10, loc="left")
     ax.xaxis.set_minor_formatter("")
@@ -47,13 +83,13 @@ def _curves(ax: Axes, points: Sequence[Mapping[str, Any]], name: str) -> None:
     ax.legend(frameon=False, fontsize=7.5, ncols=2, loc="lower left")
 
 
-def _slopes(ax: Axes, by: Mapping[str, Sequence[Mapping[str, Any]]], bounded: bool) -> None:
+def _slopes(ax: Axes, by: Mapping[str, Sequence[FittedCurve]], bounded: bool) -> None:
     largest = 0.0
-    for name, points in by.items():
+    for name, curves in by.items():
         colour, marker = SERIES[name]
-        H = [point["horizon"] for point in points]
-        slope = np.array([point["fit"]["exponent"] for point in points])
-        low, high = np.array([point["fit"]["interval"] for point in points]).T
+        H = [one.horizon for one in curves]
+        slope = np.array([one.fit.exponent for one in curves])
+        low, high = np.array([one.fit.interval for one in curves]).T
         bars = [slope - low, high - slope]
         ax.errorbar(
             H, slope, yerr=bars, fmt=marker, color=colour, markersize=4, capsize=3, label=f"{name}, fitted"

@@ -1,8 +1,10 @@
-"""Figures of a study, from its summary: error against n or risk against L at every point, slopes against the horizon."""
+"""Figures of a study, by the type of its results: error against n at every point, fitted exponents against the horizon."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,10 @@ import numpy as np
 
 from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
+from attnlimit.report.figures import register
 from attnlimit.report.figures.style import BLACK, COLOURS, GREEN, axes
+from attnlimit.studies.kind import Point, Result, plain
+from attnlimit.studies.setting import CurveResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,131 +24,109 @@ MOST_LINES = 12
 MARKERS = "osD^vP"
 
 
-def figures(summary: dict[str, Any]) -> dict[str, Figure]:
-    """What the study can show, by name."""
-    points = summary["points"]
-    found = {}
-    if points and all("rms" in point and "n" in point for point in points):
-        found["curves"] = curves(summary)
-    if len({point.get("horizon") for point in points if point.get("fit")} - {None}) > 1:
-        found["slopes"] = slopes(summary)
-    if points and all("risk" in point and "lengths" in point for point in points):
-        found["risks"] = risks(summary)
+@dataclass(frozen=True)
+class StudyFigure:
+    """A figure with its name, which files have, and its words."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def study_pictures(name: str, points: Sequence[Point[Any]]) -> list[StudyFigure]:
+    """What a study of that name can show."""
+    register()
+    return pictures(points[0].result, name, points) if points else []
+
+
+@singledispatch
+def pictures(first: Result, name: str, points: Sequence[Point[Any]]) -> list[StudyFigure]:
+    """For points whose results are of the type of the `first`; `@pictures.register(…)` beside each figure says for which."""
+    return []
+
+
+@pictures.register(CurveResult)
+def _curves(first: CurveResult, name: str, points: Sequence[Point[CurveResult]]) -> list[StudyFigure]:
+    words = "Both axes are logarithmic; bands are 95 % intervals."
+    found = [StudyFigure("curves", "Error against the number of tokens", words, curves(name, points))]
+    horizons = {one.result.horizon for one in points if one.result.fit is not None} - {None}
+    if len(horizons) > 1:
+        words = "Exponents fitted to the curves, with intervals, against the head's horizon."
+        found.append(StudyFigure("slopes", "How fast it falls", words, slopes(name, points)))
     return found
 
 
-def risks(summary: dict[str, Any]) -> Figure:
-    """Risk of trained models against the length of their prompts, with 95 % intervals over replicates."""
-    shown = summary["points"][:MOST_LINES]
-    figure, ax = axes(6.8, 4.6)
-    for point, colour in zip(shown, _shades(len(shown)), strict=True):
-        L, risk = np.array(point["lengths"], dtype=float), _numbers(point["risk"])
-        ax.plot(L, risk, "o-", color=colour, markersize=4, label=_label(point))
-        low, high = (_numbers(end) for end in point["risk_interval"])
-        ax.fill_between(L, low, high, color=colour, alpha=0.15, linewidth=0)
-    ax.set(xscale="log", yscale="log", xlabel="prompt length L", ylabel="risk at the end of training")
-    ax.set_title(_title(summary, len(shown)), fontsize=10)
-    if len(shown) > 1:
-        ax.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def curves(summary: dict[str, Any]) -> Figure:
+def curves(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     """The rms error with 95 % intervals; of many points, some spread over all."""
-    points = summary["points"]
-    step = max(1, -(-len(points) // MOST_LINES))
-    shown = points[::step]
+    shown = points[:: max(1, -(-len(points) // MOST_LINES))]
     figure, ax = axes(6.8, 4.6)
-    for point, colour in zip(shown, _shades(len(shown)), strict=True):
-        n, rms = np.array(point["n"], dtype=float), _numbers(point["rms"])
-        ax.plot(n, rms, "o-", color=colour, markersize=3, label=_label(point))
-        ax.fill_between(n, *_band(point, rms), color=colour, alpha=0.15, linewidth=0)
+    for point, colour in zip(shown, shades(len(shown)), strict=True):
+        curve = point.result.curve
+        n, rms = np.array(curve.n, dtype=float), curve.error.numpy()
+        ax.plot(n, rms, "o-", color=colour, markersize=3, label=point.label)
+        if curve.standard_error is not None:
+            half = 1.96 * np.nan_to_num(curve.standard_error.numpy(), posinf=0.0)
+            ax.fill_between(
+                n, np.maximum(rms - half, rms * 1e-3), rms + half, color=colour, alpha=0.15, linewidth=0
+            )
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="rms error (unit of the outputs)")
-    ax.set_title(_title(summary, len(shown)), fontsize=10)
+    ax.set_title(title(name, points, len(shown)), fontsize=10)
     if len(shown) > 1:
         ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
-def slopes(summary: dict[str, Any]) -> Figure:
+def slopes(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     """The fitted exponents with their intervals, and what is known of them as n → ∞."""
     figure, ax = axes(6.8, 4.6)
-    known = [point for point in summary["points"] if point.get("fit") and point.get("horizon") is not None]
-    known.sort(key=_rest)
-    for k, (name, group) in enumerate(groupby(known, _rest)):
-        series = sorted(group, key=lambda point: point["horizon"])
-        H = [point["horizon"] for point in series]
-        exponent = np.array([point["fit"]["exponent"] for point in series])
-        low, high = np.array([point["fit"]["interval"] for point in series]).T
+    known = [
+        (_rest(one), one.result.horizon, fit, one.result)
+        for one in points
+        if (fit := one.result.fit) is not None and one.result.horizon is not None
+    ]
+    known.sort(key=lambda one: one[:2])
+    for k, (words, group) in enumerate(groupby(known, lambda one: one[0])):
+        series = list(group)
+        exponent = np.array([fit.exponent for *_, fit, _ in series])
+        low, high = np.array([fit.interval for *_, fit, _ in series]).T
         ax.errorbar(
-            H,
+            [H for _, H, *_ in series],
             exponent,
             yerr=[exponent - low, high - exponent],
             fmt=MARKERS[k % len(MARKERS)] + "-",
             color=COLOURS[k % len(COLOURS)],
             markersize=4,
             capsize=3,
-            label=f"fitted, {name or _statistic(series[0])}",
+            label=f"fitted, {words or series[0][3].error_of}",
         )
-    axis = np.linspace(0.0, 1.05 * max(point["horizon"] for point in known), 100)
-    ax.plot(axis, [float(exponents(h).paper) for h in axis], ":", color=GREEN, label="published bound, n → ∞")
-    ax.plot(
-        axis,
-        [float(exponents(h).mean) for h in axis],
-        "--",
-        color=BLACK,
-        label="mean error of the map, n → ∞",
-    )
-    level = 100 * known[0]["fit"]["level"]
+    axis = np.linspace(0.0, 1.05 * max(H for _, H, *_ in known), 100)
+    asymptotic = [exponents(h) for h in axis]
+    ax.plot(axis, [float(one.paper) for one in asymptotic], ":", color=GREEN, label="published bound, n → ∞")
+    words = "mean error of the map, n → ∞"
+    ax.plot(axis, [float(one.mean) for one in asymptotic], "--", color=BLACK, label=words)
+    level = 100 * known[0][2].level
     ax.set(xlabel="horizon H", ylabel=f"exponent of n, {level:g} % intervals", ylim=(0, None))
-    ax.set_title(_title(summary, len(known)), fontsize=10)
+    ax.set_title(title(name, points, len(known)), fontsize=10)
     ax.legend(frameon=False, fontsize=8)
     return figure
 
 
-def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    """Nulls of the summary, which were not finite, as nan."""
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
-
-
-def _band(point: dict[str, Any], rms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Monte Carlo has a list of standard errors, an exact curve those of its average over queries."""
-    spread = point.get("rms_standard_error") or point["standard_error"]["rms"]
-    half = 1.96 * np.nan_to_num(_numbers(spread))
-    return np.maximum(rms - half, rms * 1e-3), rms + half
-
-
-def _label(point: dict[str, Any]) -> str:
-    return ", ".join(f"{_short(path)} {_plain(value)}" for path, value in point["varies"].items())
-
-
-def _rest(point: dict[str, Any]) -> str:
+def _rest(point: Point[Any]) -> str:
     """What tells a series apart: all that varies but the horizon."""
-    return ", ".join(_plain(value) for path, value in point["varies"].items() if not path.endswith("horizon"))
+    return ", ".join(plain(value) for path, value in point.varies.items() if not path.endswith("horizon"))
 
 
-def _statistic(point: dict[str, Any]) -> str:
-    return str(point.get("statistic", "error"))
-
-
-def _short(path: str) -> str:
-    return path.rpartition(".")[2].replace("_", " ")
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _title(summary: dict[str, Any], shown: int) -> str:
-    count = len(summary["points"])
-    some = f"{shown} of {counted(count, 'point')}" if shown < count else counted(count, "point")
-    replicates = {point.get("replicates") for point in summary["points"]} - {None}
+def title(name: str, points: Sequence[Point[Any]], shown: int) -> str:
+    """The study's name, how many of its points are shown, and their replicates."""
+    some = f"{shown} of {counted(len(points), 'point')}" if shown < len(points) else counted(shown, "point")
+    replicates = {one.result.replicates for one in points} - {None}
     how = f", {min(replicates)}–{max(replicates)} replicates" if len(replicates) > 1 else ""
     how = f", {counted(replicates.pop(), 'replicate')}" if len(replicates) == 1 else how
-    return f"{summary['study']['name']}: {some}{how}"
+    return f"{name}: {some}{how}"
 
 
-def _shades(count: int) -> list[Any]:
+def shades(count: int) -> list[Any]:
     """Neighbouring points in neighbouring colours; the palette where there are few."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])

@@ -5,39 +5,44 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from attnlimit.errors import InputError
 from attnlimit.files.records import write_text
-from attnlimit.report.html.other import find_record, other
-from attnlimit.report.html.page import Page, page
+from attnlimit.models.analyse.run import Run
+from attnlimit.report.html.analysis import analysis
+from attnlimit.report.html.icl import icl_page
+from attnlimit.report.html.page import Page, Picture, page
 
 
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
-    """Write the report of the run in `folder`, by default as report.html beside its files."""
+    """Write the report of the run in `folder`, a study's or a model's, by default as report.html beside its files."""
     folder = Path(folder)
     target = (
         Path(file) if file is not None else (folder if folder.is_dir() else folder.parent) / "report.html"
     )
-    return write_text(target, page(report_data(folder)))
+    return write_text(target, page(report_page(folder)))
 
 
-def report_data(folder: Path) -> Page:
-    """The page of whatever kind of run the folder holds."""
+def report_page(folder: Path) -> Page:
+    """The page of the run that the folder holds."""
     if (folder / "store.sqlite").is_file():
-        from attnlimit.report.html.study import study
+        from attnlimit.report.html.study import study_page  # needs the extra "studies"
+        from attnlimit.studies import open_run
 
-        return study(folder)
-    path = find_record(folder) if folder.is_dir() else folder
-    if path is not None and path.is_file() and not _is_analysis(path):
-        return other(folder if folder.is_dir() else folder.parent, path)
-    from attnlimit.models.analyse.run import Run
-    from attnlimit.report.html.analysis import analysis
-
+        with open_run(folder) as run:
+            return study_page(run.findings())
+    if (folder / "summary.json").is_file():
+        return _training(folder)
     return analysis(Run.load(folder), str(folder))
 
 
-def _is_analysis(path: Path) -> bool:
-    """Of a model, by name and schema; a damaged run.json is one, so that reading it says what is wrong."""
+def _training(folder: Path) -> Page:
+    """Of `attnlimit icl`."""
+    path = folder / "summary.json"
+    figures = [
+        Picture(one.stem.replace("-", " ").capitalize(), one.read_bytes(), "png")
+        for one in sorted(folder.glob("*.png"))
+    ]
     try:
-        schema = json.loads(path.read_text(encoding="utf-8"))["schema"]
-    except (ValueError, KeyError, TypeError):
-        return path.name == "run.json"
-    return str(schema).startswith("attnlimit.run/")
+        return icl_page(json.loads(path.read_text(encoding="utf-8")), folder, figures)
+    except (ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"{path} is damaged ({problem}): run it again.") from problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from attnlimit.studies.work import Outcome
+from attnlimit.studies.work import Ended
 
 
 @runtime_checkable
@@ -21,7 +21,7 @@ class Executor(Protocol):
 
     def submit(self, place: int, task: bytes) -> None: ...
 
-    def collect(self, timeout: float) -> Sequence[Outcome]:
+    def collect(self, timeout: float) -> Sequence[Ended]:
         """What has ended; waits up to `timeout` seconds for the first. WorkersLost if nothing can end any more."""
 
     def close(self) -> None:

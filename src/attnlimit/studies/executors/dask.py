@@ -15,7 +15,7 @@ from attnlimit.errors import InputError, MissingExtra
 from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors.processes import THREADS
 from attnlimit.studies.stop import SIGNALS
-from attnlimit.studies.work import Outcome, work
+from attnlimit.studies.work import Ended, work
 
 CONNECT_SECONDS, CLOSE_SECONDS, LOOK_SECONDS = 20, 1.5, 1.0
 LOOPBACK = "127.0.0.1"
@@ -67,7 +67,7 @@ class Dask:
         )
         self._futures[future] = place
 
-    def collect(self, timeout: float) -> list[Outcome]:
+    def collect(self, timeout: float) -> list[Ended]:
         if not self._futures:
             time.sleep(timeout)
             return []
@@ -80,7 +80,7 @@ class Dask:
             )
         return [one for future in list(self._futures) if future.done() for one in self._outcome(future)]
 
-    def _outcome(self, future: Any) -> list[Outcome]:
+    def _outcome(self, future: Any) -> list[Ended]:
         """The outcome of a future that is done; none if its result has meanwhile died with a worker."""
         from distributed import KilledWorker
         from distributed.client import FutureCancelledError
@@ -92,11 +92,11 @@ class Dask:
             return []
         except KilledWorker as death:
             reason = f"the worker {death.last_worker.address} died".encode()
-            found = Outcome(place, "died", reason, deaths=death.allowed_failures + 1)
+            found = Ended(place, "died", reason, deaths=death.allowed_failures + 1)
         except FutureCancelledError:
-            found = Outcome(place, "lost", b"")
+            found = Ended(place, "lost", b"")
         except Exception as problem:
-            found = Outcome(place, "raised", f"{type(problem).__name__}: {problem}".encode())
+            found = Ended(place, "raised", f"{type(problem).__name__}: {problem}".encode())
         del self._futures[future]
         return [found]
 

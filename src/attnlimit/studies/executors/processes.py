@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.messages import READY, decode, encode_task
-from attnlimit.studies.work import Outcome
+from attnlimit.studies.work import Ended
 
 AHEAD = 4
 """Tasks that a worker holds, so that it need not wait for the coordinator between two of them."""
@@ -103,8 +103,8 @@ class Processes:
             except OSError:
                 return  # it has just died, and `collect` will see that
 
-    def collect(self, timeout: float) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    def collect(self, timeout: float) -> list[Ended]:
+        outcomes: list[Ended] = []
         ready = wait([worker.connection for worker in self._workers], timeout)
         for index, worker in enumerate(self._workers):
             if worker.connection in ready:
@@ -117,7 +117,7 @@ class Processes:
         self._hand_out()
         return outcomes
 
-    def _heard(self, worker: _Worker, message: bytes, outcomes: list[Outcome]) -> None:
+    def _heard(self, worker: _Worker, message: bytes, outcomes: list[Ended]) -> None:
         if message == READY:
             worker.ready, self._false_starts = True, 0
             return
@@ -126,7 +126,7 @@ class Processes:
         del self._tasks[outcome.place]
         outcomes.append(outcome)
 
-    def _buried(self, worker: _Worker) -> list[Outcome]:
+    def _buried(self, worker: _Worker) -> list[Ended]:
         """Its running task has died with it; those behind it go to others."""
         how = worker.end()
         if not worker.ready:
@@ -140,7 +140,7 @@ class Processes:
         self._returned.extendleft(reversed(worker.held))
         for place in running:
             del self._tasks[place]
-        return [Outcome(place, "died", f"the worker {how}".encode()) for place in running]
+        return [Ended(place, "died", f"the worker {how}".encode()) for place in running]
 
     def close(self) -> None:
         for worker in self._workers:

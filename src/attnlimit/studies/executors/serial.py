@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from attnlimit.studies.stop import Stop, Stopped
-from attnlimit.studies.work import Outcome, work
+from attnlimit.studies.work import Ended, work
 
 
 class Serial:
@@ -19,7 +19,7 @@ class Serial:
     def submit(self, place: int, task: bytes) -> None:
         self._tasks.append((place, task))
 
-    def collect(self, timeout: float) -> list[Outcome]:
+    def collect(self, timeout: float) -> list[Ended]:
         if not self._tasks:
             return []
         try:

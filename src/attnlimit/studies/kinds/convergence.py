@@ -1,4 +1,4 @@
-"""Monte Carlo error curves of a head on a law: any statistic, any policy."""
+"""Monte Carlo error curves of a head on a law: any statistic, any sampling."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import PlainSerializer, PlainValidator, PositiveInt
 
-from attnlimit.designs import Block, Coins, Different, Independent, Kept, Prefix, Sampling, Strata
+from attnlimit.designs import Sampling
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling import Convergence as Experiment
-from attnlimit.sampling import measure_convergence
+from attnlimit.sampling import Map, measure_convergence
 from attnlimit.sampling.measure import as_statistic
 from attnlimit.sampling.setup import Fresh, Own, set_up
 from attnlimit.sampling.statistic import Statistic
@@ -27,31 +27,29 @@ LEAST = 2
 """Replicates of a task: errors are known by their spread."""
 
 
-class Convergence(Setting):
-    """The arguments of `attnlimit.measure_convergence`, with which they share their meaning."""
+def _sampling(value: object) -> Sampling:
+    return value if isinstance(value, Sampling) else Sampling.from_dict(value)
 
-    statistic: Literal["map", "mean", "covariance", "moment", "sup"] = "map"
+
+def _record(statistic: Statistic) -> str | dict[str, object]:
+    """Its name, where that says all."""
+    record = statistic.to_dict()
+    return record if len(record) > 1 else statistic.name
+
+
+class Convergence(Setting):
+    """The arguments of `attnlimit.measure_convergence`, with which they share their meaning: `statistic` by its name, or
+    {name: moment, order: 3}, {name: sup, radius: 2}; `sampling` as {draw: different, kept: {around: 8}, weight: rest}."""
+
+    statistic: Annotated[Statistic, PlainValidator(as_statistic), PlainSerializer(_record)] = Map()
     queries: PositiveInt | None = None
     self_attention: bool = False
-    policy: Literal["iid", "without-replacement", "bernoulli", "prefix", "block", "stratified", "window"] = (
-        "iid"
-    )
-    window: PositiveInt | None = None
-    order: PositiveInt | None = None
-    radius: PositiveFloat | None = None
-    restarts: PositiveInt = 16
+    sampling: Annotated[Sampling, PlainValidator(_sampling), PlainSerializer(Sampling.to_dict)] = Sampling()
 
-    @model_validator(mode="after")
-    def _fits(self) -> Convergence:
-        pairs = (
-            ("order", "statistic", "moment"),
-            ("radius", "statistic", "sup"),
-            ("window", "policy", "window"),
-        )
-        for field, chooser, choice in pairs:
-            if (getattr(self, field) is None) == (getattr(self, chooser) == choice):
-                raise ValueError(f"{field} and {chooser}: {choice} go together")
-        return self
+    def asked(self) -> Fresh:
+        """The queries."""
+        count = {} if self.queries is None else {"count": self.queries}
+        return Own(**count) if self.self_attention else Fresh(**count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +99,15 @@ class Measured(CurveResult):
 
     @property
     def curve(self) -> ErrorCurve:
-        found = self.experiment
-        noise = found.rms_standard_error.nan_to_num(math.inf, math.inf)
-        return ErrorCurve(self.n, found.rms, noise, method=found.method)
+        return self.experiment.curve("rms")
+
+    @property
+    def replicates(self) -> int:
+        return len(self.squares)
+
+    @property
+    def error_of(self) -> str:
+        return self.statistic
 
     @property
     def fit(self) -> PowerFit | None:
@@ -132,50 +136,26 @@ class Measured(CurveResult):
         return {**known, **fit, **told(self.limit)}
 
     def shown(self) -> list[Row]:
-        return [{"statistic": self.statistic, "replicates": len(self.squares), **super().shown()[0]}]
+        return [{"statistic": self.statistic, "replicates": self.replicates, **super().shown()[0]}]
 
     def methods(self) -> Row:
         fit = {} if self.fit is None else {"Fit": self.fit.method}
         return {"Method": self.experiment.method, "Compared with": self.reference, **fit}
 
 
-DRAWS = {
-    "iid": Independent(),
-    "without-replacement": Different(),
-    "bernoulli": Coins(),
-    "prefix": Prefix(),
-    "block": Block(),
-    "stratified": Strata(),
-    "window": Different(),
-}
-
-
-def _method(what: Convergence) -> tuple[Statistic, Sampling, Fresh]:
-    options: dict[str, dict[str, object]] = {
-        "moment": {"order": what.order},
-        "sup": {"radius": what.radius, "restarts": what.restarts},
-    }
-    sampling = Sampling(draw=DRAWS[what.policy], kept=Kept(around=what.window or 0))
-    count = {} if what.queries is None else {"count": what.queries}
-    queries = Own(**count) if what.self_attention else Fresh(**count)
-    return as_statistic(options.get(what.statistic, {}) | {"name": what.statistic}), sampling, queries
-
-
 def check(what: Convergence) -> None:
-    statistic, sampling, queries = _method(what)
-    statistic.experiment(set_up(*what.build(), what.n, sampling, queries))
+    what.statistic.experiment(set_up(*what.build(), what.n, what.sampling, what.asked()))
 
 
 def run(what: Convergence, replicates: int, seed: int, place: Path | None) -> Measured:
     head, law = what.build()
-    statistic, sampling, queries = _method(what)
     found = measure_convergence(
         head,
         law,
         what.n,
-        statistic=statistic,
-        sampling=sampling,
-        queries=queries,
+        statistic=what.statistic,
+        sampling=what.sampling,
+        queries=what.asked(),
         replicates=replicates,
         generator=torch.Generator(law.device).manual_seed(seed),
     )

@@ -1,0 +1,222 @@
+"""What `sweep`, `runs` and `export` do; imported when one of them is called, since studies need an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from attnlimit.cli.common import err, out, print_json, table, time_of
+from attnlimit.errors import InputError, MissingExtra
+from attnlimit.files.records import write_text
+from attnlimit.numerics.words import counted
+from attnlimit.report.figures.study import study_pictures
+from attnlimit.report.figures.style import save
+from attnlimit.report.html.page import page
+from attnlimit.report.html.study import shown_table, study_page
+from attnlimit.studies import (
+    Findings,
+    Finished,
+    Processes,
+    Serial,
+    Stop,
+    Study,
+    StudyRun,
+    connect,
+    derive,
+    estimate,
+    export,
+    load_study,
+    open_run,
+    run_study,
+    summary,
+)
+from attnlimit.studies import Progress as Done
+from attnlimit.studies.executors import Executor
+from attnlimit.studies.folder import SUMMARY
+from attnlimit.studies.machine import cores
+from attnlimit.studies.spec import labels
+from attnlimit.studies.store import NAME
+from attnlimit.studies.tables import write_summary
+
+SHOWN = 24
+
+
+def study_of(source: Path, folder: Path | None, quick: bool, resume: bool) -> tuple[Study, Path]:
+    """The study and its run directory, from a specification or from a run."""
+    if source.is_dir():
+        if quick or (folder is not None and folder.resolve() != source.resolve()):
+            raise InputError(f"{source} is a run, with its study and place: leave --quick and --out out.")
+        with open_run(source) as run:
+            return run.study, source
+    study = load_study(source, quick=quick)
+    folder = folder or Path("attnlimit-out") / study.name
+    if resume and not (folder / NAME).is_file():
+        raise InputError(f"There is no run to resume in {folder}: leave --resume out to start one.")
+    return study, folder
+
+
+def go(study: Study, folder: Path, workers: int | None, dask: str | None, as_json: bool) -> None:
+    """Run it, write what follows from the store, and say how it ended."""
+    count = workers or _processes(study)
+    with _bar(study.name) as step:
+        finished = run_study(study, folder, lambda stop: _executor(stop, study, count, dask), report=step)
+    if finished.interrupted and finished.done < finished.total:
+        _stopped(finished)
+    found = _derived(folder)
+    if as_json:
+        print_json(summary(found))
+    else:
+        _say(found, folder)
+    if finished.failed:
+        _failed(finished, found)
+
+
+def _processes(study: Study) -> int:
+    return max(1, cores() // study.threads)
+
+
+def _executor(stop: Stop, study: Study, workers: int, dask: str | None) -> Executor:
+    if dask is None:
+        if study.resources:
+            raise InputError(
+                f"The study asks for workers with {study.resources}: they are Dask's, use --dask."
+            )
+        return Serial(stop) if workers == 1 else Processes(workers, study.threads)
+    cluster = connect(dask, workers, study.threads, labels(study))
+    err.print(f"Dask dashboard: {cluster.dashboard}", highlight=False, markup=False)
+    return cluster
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Callable[[Done], None]]:
+    """Tasks done, rate, time left and failures, on a terminal only."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]}", style="red"),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(name, total=None, rate="", failed="")
+
+        def step(now: Done) -> None:
+            speed = bar.tasks[task].speed
+            bar.update(
+                task,
+                completed=now.done,
+                total=now.total,
+                rate="" if speed is None else f"{speed:.3g} tasks/s",
+                failed=f"{now.failed} failed" if now.failed else "",
+            )
+
+        yield step
+
+
+def _derived(folder: Path) -> Findings:
+    """The table, the summary, the figures and the report, made from the store."""
+    with open_run(folder) as run:
+        found = derive(run)
+    try:
+        _draw(found, folder)
+    except MissingExtra as missing:
+        err.print(f"No figures: {missing}", highlight=False, markup=False)
+    write_text(folder / "report.html", page(study_page(found)))
+    return found
+
+
+def _draw(found: Findings, folder: Path) -> list[Path]:
+    made = study_pictures(found.study.name, found.points)
+    return [save(one.figure, folder / "figures" / f"{one.name}.png") for one in made]
+
+
+def written(run: StudyRun, form: str, file: Path | None) -> list[Path]:
+    """The files of one format of a run's export."""
+    if form == "json":
+        path = file or run.folder / SUMMARY
+        write_summary(run.findings(), path)
+        return [path]
+    if form == "figures":
+        return _draw(run.findings(), run.folder)
+    return [export(run, file or run.folder / f"results.{form}")]
+
+
+def _say(found: Findings, folder: Path) -> None:
+    told = shown_table(found)
+    if told.rows:
+        title = escape(f"{found.study.name}: {found.done:,} of {found.total:,} tasks")
+        differ = [k for k in range(len(told.columns)) if len({row[k] for row in told.rows}) > 1]
+        rows = [[_cell(row[k]) for k in differ] for row in told.rows[:SHOWN]]
+        out.print(table(title, [told.columns[k] for k in differ], rows))
+        same = [
+            f"{name} {_cell(told.rows[0][k])}" for k, name in enumerate(told.columns) if k not in differ
+        ]  # would only make the table too wide
+        if same:
+            every = "On every line: " if differ else ""
+            out.print(f"{every}{', '.join(same)}.", highlight=False, soft_wrap=True)
+    if len(told.rows) > SHOWN:
+        out.print(f"… and {len(told.rows) - SHOWN:,} more lines, see report.html.", highlight=False)
+    drawn = ", ".join(f"figures/{path.name}" for path in sorted((folder / "figures").glob("*.png")))
+    files = f"report.html, summary.json, results.parquet{', ' if drawn else ''}{drawn}"
+    out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+
+
+def _stopped(finished: Finished) -> NoReturn:
+    """Tables and figures are not made now: whoever stops a run wants it to end."""
+    err.print(
+        f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept. "
+        f"Go on: attnlimit sweep {finished.folder} --resume",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    raise typer.Exit(130)
+
+
+def _failed(finished: Finished, found: Findings) -> NoReturn:
+    last = found.failures[-1]
+    err.print(
+        f"{counted(finished.failed, 'task')} failed; the last {last.how}: {last.last_line}\n"
+        "All tracebacks are in summary.json, under failures. "
+        f"Try again: attnlimit sweep {finished.folder} --resume",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    raise typer.Exit(1)
+
+
+def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool) -> None:
+    workers = workers or _processes(study)
+    found = estimate(study, workers, folder)
+    if as_json:
+        print_json({"study": study.model_dump(mode="json"), **found.to_dict()})
+        return
+    count = f"{found.tasks:,}" + (f" to {found.most_tasks:,}" if found.most_tasks > found.tasks else "")
+    rows = [
+        ("points", f"{found.points:,}"),
+        ("tasks", count),
+        ("already there", f"{found.done:,}"),
+        (f"time on {counted(workers, 'process')}", time_of([found])),
+        ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
+    ]
+    out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))
+    out.print(
+        f"Estimated from {found.calibration}. Run directory: {folder}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

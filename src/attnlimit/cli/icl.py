@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnlimit.cli.common import AsJson, guarded, out, print_json, table
-from attnlimit.cli.sweep import Folder, Quick, Resume, Workers, carried_out, chosen
+from attnlimit.cli.sweep import Dask, Folder, Quick, Resume, Workers, carried_out, chosen, failed
 from attnlimit.errors import InputError
 from attnlimit.files.records import finite, write_table
 
@@ -24,6 +24,7 @@ def icl(
     quick: Quick = False,
     resume: Resume = False,
     workers: Workers = None,
+    dask: Dask = None,
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,18 +39,20 @@ def icl(
     study, folder = chosen(source, folder, quick=quick, resume=resume)
     if study.kind != "icl":
         raise InputError(f"{source} is a study of kind {study.kind}, not icl: run it with attnlimit sweep.")
-    record = carried_out(study, folder, workers=workers)
+    finished, record = carried_out(study, folder, workers, dask)
     with open_run(folder) as run:
         found = comparisons(run.found())
-    write_table(folder / "risks.csv", [{"task": one.name, **row} for one in found for row in one.rows()])
+    if found:
+        write_table(folder / "risks.csv", [{"task": one.name, **row} for one in found for row in one.rows()])
     if as_json:
         print_json(finite({**record, "comparisons": [one.to_dict() for one in found]}))
-        return
-    for one in found:
-        _say(one)
-    out.print(
-        f"Run: {folder} (report.html, figures, results.parquet, risks.csv)", highlight=False, markup=False
-    )
+    else:
+        for one in found:
+            _say(one)
+        files = "report.html, summary.json, results.parquet, risks.csv, figures"
+        out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
+    if finished.failed:
+        failed(finished, record["failures"])
 
 
 def _say(one: Comparison) -> None:

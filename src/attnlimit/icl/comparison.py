@@ -103,11 +103,11 @@ class Comparison(Drawn):
                 found.append(Rate(attention, quantity, *fit))
         return found
 
-    def rows(self) -> list[dict[str, float | None]]:
+    def rows(self) -> list[dict[str, int | float | None]]:
         """The end of training, a row for each length: mean risks with intervals over seeds, and what is known without training."""
         table = []
         for m, length in enumerate(self.lengths):
-            row: dict[str, float | None] = {"length": length}
+            row: dict[str, int | float | None] = {"length": length}
             for name in self.runs:
                 mean, low, high = (float(values[m]) for values in self.ending(name))
                 row |= {name: mean, f"{name}_low": low, f"{name}_high": high}

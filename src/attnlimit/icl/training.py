@@ -18,7 +18,6 @@ from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.weights import Weights
 from attnlimit.numerics.words import counted
 
-
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 

@@ -19,7 +19,7 @@ QUANTITIES = {"output": "output", "A": "gradient in A", "V": "gradient in V"}
 
 def _results(runs: Runs) -> list[Concentrated]:
     """By horizon."""
-    return sorted((point.result for point in runs[SPEC]), key=_horizon)
+    return sorted((point.result for point in runs[SPEC]["found"]), key=_horizon)
 
 
 def _horizon(one: Concentrated) -> float:

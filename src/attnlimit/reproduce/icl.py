@@ -38,7 +38,7 @@ def over(values: Tensor) -> tuple[float, Interval]:
 
 
 def risk_verdicts(runs: Runs) -> list[Verdict]:
-    return [verdict for one in comparisons(runs[RISK]) for verdict in _risk_of(one)]
+    return [verdict for one in comparisons(runs[RISK]["found"]) for verdict in _risk_of(one)]
 
 
 def _final(one: Comparison, attention: str) -> Tensor:
@@ -96,7 +96,7 @@ def _becomes_linear(one: Comparison, gap: Tensor) -> Verdict:
 
 def _softmax(runs: Runs) -> dict[str, Training]:
     """Trainings of softmax attention by task."""
-    found = [point.result for point in runs[TRAJECTORY] if point.result.what.attention == "softmax"]
+    found = [point.result for point in runs[TRAJECTORY]["found"] if point.result.what.attention == "softmax"]
     return {one.what.task.words: one.training for one in found}
 
 
@@ -123,7 +123,7 @@ def _arrival(run: Training) -> int:
 
 
 def risk_figure(runs: Runs) -> Figure:
-    return draw_risks(comparisons(runs[RISK]))
+    return draw_risks(comparisons(runs[RISK]["found"]))
 
 
 def trajectory_figure(runs: Runs) -> Figure:
@@ -134,7 +134,7 @@ def table(spec: str, runs: Runs) -> list[dict[str, Any]]:
     """One row for each task, attention, replicate, report and length."""
     return [
         {"task": one.what.task.words, "attention": one.what.attention, **dict(zip(one.columns, row, strict=True))}
-        for one in (point.result for point in runs[spec])
+        for one in (point.result for point in runs[spec]["found"])
         for row in one.rows()
     ]  # fmt: skip
 

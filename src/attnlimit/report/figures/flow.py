@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 from attnlimit.drawing import figure
 from attnlimit.icl.flow import WeightPath
 from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import LinearRegression
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

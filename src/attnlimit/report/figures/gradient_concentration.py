@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from attnlimit.report.figures.style import panels
 
+from attnlimit.report.figures.style import panels
 from attnlimit.studies.kinds.concentration import Concentrated
 
 if TYPE_CHECKING:

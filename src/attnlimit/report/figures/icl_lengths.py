@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from attnlimit.report.figures.style import panels
-
 from attnlimit.errors import InputError
 from attnlimit.icl.training import Training, over_seeds
 from attnlimit.report.figures.icl_trajectory import some
+from attnlimit.report.figures.style import panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

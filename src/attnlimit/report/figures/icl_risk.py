@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
 
 from attnlimit.drawing import figure
 from attnlimit.icl.comparison import Comparison
+from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

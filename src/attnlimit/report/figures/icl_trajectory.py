@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from attnlimit.report.figures.style import BLACK, axes
 from torch import Tensor
 
 from attnlimit.drawing import figure
 from attnlimit.errors import InputError
 from attnlimit.icl.training import Training, over_seeds
+from attnlimit.report.figures.style import BLACK, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

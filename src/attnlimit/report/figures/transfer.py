@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 from attnlimit.drawing import figure
 from attnlimit.icl.transfer import Transfer
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -105,7 +105,7 @@ class Concentrated(Result):
 
     def shown(self) -> list[Row]:
         """A line for each quantity."""
-        found = []
+        found: list[Row] = []
         for name, curve in self.curves.items():
             low, high = self.fits[name].interval
             row: dict[str, Cell] = {

@@ -15,6 +15,7 @@ from torch import Tensor
 from attnlimit.icl import (
     Classification,
     Evaluation,
+    InContextTask,
     LinearRegression,
     MixtureDenoising,
     Optimizer,
@@ -182,11 +183,11 @@ class Trained(Result):
     @classmethod
     def joined(cls, parts: Sequence[Trained]) -> Trained:
         """The replicates of all tasks as one training."""
-        together = {name: [getattr(one, name) for one in parts] for name in ARRAYS if name != "times"}
-        return replace(
-            parts[0],
-            **{name: None if found[0] is None else torch.cat(found, 1) for name, found in together.items()},
-        )
+        together: dict[str, Any] = {"times": parts[0].times}
+        for name in ARRAYS[1:]:
+            found = [getattr(one, name) for one in parts]
+            together[name] = None if found[0] is None else torch.cat(found, 1)
+        return cls(parts[0].what, **together)
 
     def ends(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
         """What was measured when training ended, at each length: mean over replicates and both ends of its 95 % interval."""
@@ -206,7 +207,8 @@ class Trained(Result):
 
     def shown(self) -> list[Row]:
         """A line for each prompt length."""
-        attention, ends, found = self.what.attention, self.ends(), []
+        attention, ends = self.what.attention, self.ends()
+        found: list[Row] = []
         for m, known in enumerate(compared("", [self.training]).rows()):
             row: dict[str, Cell] = {"prompt length": self.what.lengths[m], "risk": known[attention]}
             row |= {"95 % from": known[f"{attention}_low"], "95 % to": known[f"{attention}_high"]}

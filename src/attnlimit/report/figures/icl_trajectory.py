@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.drawing import figure
@@ -44,6 +45,9 @@ def trajectory_figure(
             _panel(ax, run, name, level)
             ax.set_ylabel(shown[name])
         row[0].set_ylabel(f"{words}\n\n{row[0].get_ylabel()}")
+    for ax, name in zip(grid[-1], names, strict=True):  # a column shares its axis
+        low, high = zip(*(_ends(getattr(run, name)[1:]) for run in runs.values()), strict=True)
+        ax.set_ylim(min(low), max(high))  # the flow's risk falls out of it
     one = next(iter(runs.values()))
     for ax in grid[-1]:
         ax.set_xlabel("flow time = Σ step sizes" if one.times is not None else "training step")
@@ -67,7 +71,7 @@ def _panel(ax: Axes, run: Training, name: str, level: float) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     x = torch.tensor(run.steps[1:]).double() if run.times is None else run.times[1:]
     mean, low, high = over_seeds(getattr(run, name)[1:].movedim(1, -1), level)
-    least = _least(mean)
+    least, _ = _ends(getattr(run, name)[1:])
     chosen = some(run.lengths)
     for k, m in enumerate(chosen):
         colour = colormaps["viridis_r"](0.15 + 0.8 * k / max(1, len(chosen) - 1))
@@ -77,13 +81,14 @@ def _panel(ax: Axes, run: Training, name: str, level: float) -> None:
         ax.fill_between(x, *band, color=colour, alpha=0.15, linewidth=0)
     if name == "risk" and run.flow_risk is not None:
         ax.plot(x, run.flow_risk[1:].mean(1), "--", color=BLACK, linewidth=1, label="L = ∞ (flow)")
-    ax.set(xscale="log", yscale="log", ylim=(least, None))
+    ax.set(xscale="log", yscale="log")
 
 
-def _least(values: Tensor) -> float:
-    """Where the axis ends below: 0 means no gap above the noise, which a logarithm cannot show."""
-    positive = values[values > 0]
-    return float(positive.min()) / 2 if positive.numel() else 1e-12
+def _ends(values: Float[Tensor, "R S M"]) -> tuple[float, float]:
+    """Of the axis: 0 means no gap above the noise, which a logarithm cannot show."""
+    means = values.mean(1)
+    positive = means[means > 0]
+    return (float(positive.min()) / 2, 1.5 * float(positive.max())) if positive.numel() else (1e-12, 1.0)
 
 
 def some(lengths: Sequence[int]) -> list[int]:

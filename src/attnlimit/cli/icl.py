@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnlimit.cli.common import AsJson, guarded, out, print_json, table
-from attnlimit.cli.sweep import Dask, Folder, Quick, Resume, Workers, carried_out, chosen, failed
 from attnlimit.errors import InputError
 from attnlimit.files.records import finite, write_table
 
 if TYPE_CHECKING:
     from attnlimit.icl.comparison import Comparison
+    from attnlimit.studies import Findings
 
 
 @guarded
@@ -21,38 +21,43 @@ def icl(
     source: Annotated[
         Path, typer.Argument(metavar="SPEC|RUN", help="A study of kind icl, e.g. examples/icl-risk.yaml.")
     ],
-    quick: Quick = False,
-    resume: Resume = False,
-    workers: Workers = None,
-    dask: Dask = None,
-    folder: Folder = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The file's quick size: under a minute.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that is there.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes (default: one a core; 1 runs in this process).")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Run directory (default: attnlimit-out/NAME).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train attention on finite prompts and set it against the infinite-prompt flow: risks, gaps, rates.
 
-    The same as `attnlimit sweep` of the study, with its tables in words of in-context learning and as risks.csv. Trainings
-    that were stopped go on from their last checkpoint.
+    The same as `attnlimit sweep` of the study, told in tables of in-context learning (also as risks.csv). A training that was
+    stopped goes on from its last checkpoint.
     """
-    from attnlimit.studies import open_run
-    from attnlimit.studies.kinds.icl import comparisons
+    from attnlimit.cli.studies import go, study_of  # needs an extra
 
-    study, folder = chosen(source, folder, quick=quick, resume=resume)
+    study, folder = study_of(source, folder, quick, resume)
     if study.kind != "icl":
         raise InputError(f"{source} is a study of kind {study.kind}, not icl: run it with attnlimit sweep.")
-    finished, record = carried_out(study, folder, workers, dask)
-    with open_run(folder) as run:
-        found = comparisons(run.found())
-    if found:
-        write_table(folder / "risks.csv", [{"task": one.name, **row} for one in found for row in one.rows()])
+    go(study, folder, workers, None, as_json, tell=_tell)
+
+
+def _tell(found: Findings, folder: Path, as_json: bool) -> None:
+    from attnlimit.studies import summary
+    from attnlimit.studies.kinds.icl import comparisons
+
+    tasks = comparisons(found.points)
+    if tasks:
+        write_table(folder / "risks.csv", [{"task": one.name, **row} for one in tasks for row in one.rows()])
     if as_json:
-        print_json(finite({**record, "comparisons": [one.to_dict() for one in found]}))
-    else:
-        for one in found:
-            _say(one)
-        files = "report.html, summary.json, results.parquet, risks.csv, figures"
-        out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
-    if finished.failed:
-        failed(finished, record["failures"])
+        print_json(finite({**summary(found), "comparisons": [one.to_dict() for one in tasks]}))
+        return
+    for one in tasks:
+        _say(one)
+    files = "report.html, summary.json, results.parquet, risks.csv, figures"
+    out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
 
 
 def _say(one: Comparison) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnlimit.report.figures.gradient_concentration import gradient_concentration_figure
 from attnlimit.reproduce.compare import at_least, at_most, equals
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.concentration import Concentrated
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ QUANTITIES = {"output": "output", "A": "gradient in A", "V": "gradient in V"}
 
 def _results(runs: Runs) -> list[Concentrated]:
     """By horizon."""
-    return sorted((point.result for point in runs[SPEC]["found"]), key=_horizon)
+    return sorted((point.result for point in runs[SPEC].points), key=_horizon)
 
 
 def _horizon(one: Concentrated) -> float:
@@ -67,7 +68,7 @@ def figure(runs: Runs) -> Figure:
     return gradient_concentration_figure(_results(runs), QUANTITIES)
 
 
-def table(runs: Runs) -> list[dict[str, Any]]:
+def table(runs: Runs) -> list[Row]:
     return [
         {
             "horizon": _horizon(point),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from attnlimit.report.figures.icl_trajectory import GAPS
 from attnlimit.report.figures.icl_trajectory import trajectory_figure as draw_trajectories
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.icl import comparisons
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def over(values: Tensor) -> tuple[float, Interval]:
 
 
 def risk_verdicts(runs: Runs) -> list[Verdict]:
-    return [verdict for one in comparisons(runs[RISK]["found"]) for verdict in _risk_of(one)]
+    return [verdict for one in comparisons(runs[RISK].points) for verdict in _risk_of(one)]
 
 
 def _final(one: Comparison, attention: str) -> Tensor:
@@ -96,7 +97,7 @@ def _becomes_linear(one: Comparison, gap: Tensor) -> Verdict:
 
 def _softmax(runs: Runs) -> dict[str, Training]:
     """Trainings of softmax attention by task."""
-    found = [point.result for point in runs[TRAJECTORY]["found"] if point.result.what.attention == "softmax"]
+    found = [point.result for point in runs[TRAJECTORY].points if point.result.what.attention == "softmax"]
     return {one.what.task.words: one.training for one in found}
 
 
@@ -123,27 +124,27 @@ def _arrival(run: Training) -> int:
 
 
 def risk_figure(runs: Runs) -> Figure:
-    return draw_risks(comparisons(runs[RISK]["found"]))
+    return draw_risks(comparisons(runs[RISK].points))
 
 
 def trajectory_figure(runs: Runs) -> Figure:
     return draw_trajectories(_softmax(runs), shown=GAPS)
 
 
-def table(spec: str, runs: Runs) -> list[dict[str, Any]]:
+def table(spec: str, runs: Runs) -> list[Row]:
     """One row for each task, attention, replicate, report and length."""
     return [
         {"task": one.what.task.words, "attention": one.what.attention, **dict(zip(one.columns, row, strict=True))}
-        for one in (point.result for point in runs[spec]["found"])
+        for one in (point.result for point in runs[spec].points)
         for row in one.rows()
     ]  # fmt: skip
 
 
-def risk_table(runs: Runs) -> list[dict[str, Any]]:
+def risk_table(runs: Runs) -> list[Row]:
     return table(RISK, runs)
 
 
-def trajectory_table(runs: Runs) -> list[dict[str, Any]]:
+def trajectory_table(runs: Runs) -> list[Row]:
     return table(TRAJECTORY, runs)
 
 

@@ -145,7 +145,7 @@ def _found(
     with open_run(folder) as opened:
         if finished.done < finished.total:
             raise _unfinished(finished, opened.failures())
-        return {**derive(opened), "found": opened.found()}
+        return derive(opened)
 
 
 def _unfinished(finished: Finished, failures: Sequence[Failure]) -> AttnlimitError:

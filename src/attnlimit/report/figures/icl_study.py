@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from attnlimit.icl.comparison import Comparison
 from attnlimit.report.figures.icl_lengths import lengths_figure
 from attnlimit.report.figures.icl_risk import risk_figure
 from attnlimit.report.figures.icl_trajectory import trajectory_figure
+from attnlimit.report.figures.study import Picture, pictures
+from attnlimit.studies.kind import Point
+from attnlimit.studies.kinds.icl import Trained, comparisons
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-def icl_figures(tasks: Sequence[Comparison]) -> dict[str, Figure]:
-    found = {"risk": risk_figure(tasks)}
+@pictures.register(Trained)
+def _trainings(first: Trained, name: str, points: Sequence[Point[Trained]]) -> list[Picture]:
+    tasks = comparisons(points)
+    words = "When training ends, with 95 % intervals over seeds; lines need no training."
+    found = [Picture("risk", "Risk against prompt length", words, risk_figure(tasks))]
     for place, task in enumerate(tasks):
-        runs = {f"{name} attention": run for name, run in task.runs.items()}
-        found[f"trajectory-{place}"] = trajectory_figure(runs, task.name)
+        runs = {f"{attention} attention": run for attention, run in task.runs.items()}
+        words = "Bands are 95 % intervals over seeds; the flow is that of the infinite prompt from the same start."
+        drawn = trajectory_figure(runs, task.name)
+        found.append(Picture(f"trajectory-{place}", f"Along training: {task.name}", words, drawn))
         if task.any_run.test_lengths:
-            found[f"lengths-{place}"] = lengths_figure(
-                {f"{task.name}, {name}": run for name, run in runs.items()}
-            )
+            words = "Trained at one length, tested at others; bands are 95 % intervals over seeds."
+            title = f"On other prompt lengths: {task.name}"
+            found.append(Picture(f"lengths-{place}", title, words, lengths_figure(runs)))
     return found

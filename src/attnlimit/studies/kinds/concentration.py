@@ -19,6 +19,9 @@ from attnlimit.studies.kind import Array, Cell, Column, Kind, Result, Row
 from attnlimit.studies.setting import Limit, Setting, told
 
 
+QUANTITIES = ("output", "A", "V")
+
+
 class Concentration(Setting):
     """A head on the law of prompts, at prompt lengths n; queries follow the same law."""
 
@@ -73,7 +76,7 @@ class Concentrated(Result):
         method = f"Monte Carlo, {count} replicates"
         return {
             name: Convergence(self.n, name, squares, self.norms[name], method, "infinite prompt")
-            for name, squares in self.squares.items()
+            for name, squares in sorted(self.squares.items(), key=lambda one: QUANTITIES.index(one[0]))
         }
 
     @cached_property

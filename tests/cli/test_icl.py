@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
-from attnlimit.studies.kind import kind
 from typer.testing import CliRunner
 
 from attnlimit.cli import app
 from attnlimit.errors import InputError
 from attnlimit.icl import LinearRegression, ar1, tuned
 from attnlimit.studies import load_study
+from attnlimit.studies.kind import kind
 from attnlimit.studies.points import points
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

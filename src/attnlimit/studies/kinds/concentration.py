@@ -18,7 +18,6 @@ from attnlimit.sampling import Convergence
 from attnlimit.studies.kind import Array, Cell, Column, Kind, Result, Row
 from attnlimit.studies.setting import Limit, Setting, told
 
-
 QUANTITIES = ("output", "A", "V")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlimit.icl import LinearRegression, Training, ar1, train
+from attnlimit.icl import Evaluation, LinearRegression, Optimizer, Saving, Start, Training, ar1, train
 from benchmarks._figures import figure
 from benchmarks._timing import Ratio
 
@@ -17,7 +16,7 @@ LENGTHS = [*range(10, 101, 10), *range(200, 1001, 100)]
 DIM, NOISE, BATCH, LR, STEPS = 5, 0.1, 128, 1e-3, 300_000
 COVARIANCES = [torch.eye(DIM, dtype=torch.float64), ar1(DIM, 0.5)]
 ATTENTIONS = ("softmax", "linear")
-EVALUATION = 2**16
+EVALUATION = Evaluation(reports=(0,), prompts=2**16)
 
 
 def plain_steps(cov: Tensor, length: int, attention: str, steps: int) -> None:
@@ -65,12 +64,9 @@ def together_seconds(attention: str, steps: int) -> float:
             LinearRegression(DIM, cov, noise=NOISE),
             LENGTHS,
             attention=attention,
-            lr=LR,
-            batch=BATCH,
-            steps=steps,
-            reports=[0],
-            evaluation=16,
-            progress=lambda done, _, marks=marks: marks.setdefault(done, perf_counter()),  # type: ignore[misc]
+            optimizer=Optimizer(lr=LR, batch=BATCH, steps=steps),
+            evaluation=Evaluation(reports=(0,), prompts=16),
+            saving=Saving(progress=lambda done, _, marks=marks: marks.setdefault(done, perf_counter())),  # type: ignore[misc]
         )
         total += (marks[steps - 50] - marks[50]) / (steps - 100)
     return total
@@ -101,36 +97,43 @@ def few_steps(quick: bool) -> list[dict[str, object]]:
     """Final risks of the published SGD and of the variance-reduced mode, on the same evaluation prompts."""
     cov, lengths = (COVARIANCES[0], [10, 30]) if quick else (COVARIANCES[1], [10, 30, 100])
     task = LinearRegression(DIM, cov, noise=NOISE)
-    many = {"lr": 0.01, "steps": 10_000} if quick else {"lr": LR, "steps": STEPS}
-    few = {"lr": 0.1 if quick else 0.05, "steps": int(many["steps"] / 20)}
-    few |= {"schedule": "cosine", "variance_reduction": "control"}
-    common: dict[str, Any] = {"batch": BATCH, "reports": [0], "evaluation": EVALUATION}
+    many = Optimizer(lr=0.01, steps=10_000) if quick else Optimizer(lr=LR, steps=STEPS)
+    few = Optimizer(
+        lr=0.1 if quick else 0.05,
+        steps=many.steps // 20,
+        schedule="cosine",
+        variance_reduction="control",
+        batch=BATCH,
+    )
     worst, details = 0.0, {}
     for attention in ATTENTIONS:
-        slow, fast = (train(task, lengths, attention=attention, **common, **how) for how in (many, few))
+        slow, fast = (
+            train(task, lengths, attention=attention, optimizer=how, evaluation=EVALUATION)
+            for how in (many, few)
+        )
         details[attention] = {"reference": slow.risk[-1, 0].tolist(), "few steps": fast.risk[-1, 0].tolist()}
         worst = max(worst, _difference(fast, slow))
-    share = few["steps"] / many["steps"]
+    share = few.steps / many.steps
     stays = _stays(few, [100] if quick else [300, 1000], 500 if quick else 20_000, cov)
     return [
         figure("final risk, few steps against the reference", worst, "relative", at_most=0.01, lengths=lengths,
-               share=share, reference=many, few=few, **details),
+               share=share, reference=str(many), few=str(few), **details),
         figure("share of the reference's steps", share, "", at_most=1 / 20),
         figure("risk moved when the reference goes on", stays, "relative", at_most=0.01,
                how="longer prompts: few steps, then more of the published SGD from there"),
     ]  # fmt: skip
 
 
-def _stays(few: dict[str, Any], lengths: list[int], more: int, cov: Tensor) -> float:
+def _stays(few: Optimizer, lengths: list[int], more: int, cov: Tensor) -> float:
     """The largest relative change of risk when plain SGD at the published step size goes on from few steps' weights."""
     task, worst = LinearRegression(DIM, cov, noise=NOISE), 0.0
-    common: dict[str, Any] = {"batch": BATCH, "reports": [0], "evaluation": EVALUATION}
+    on_and_on = Optimizer(lr=LR, steps=more, batch=BATCH)
     for attention in ATTENTIONS:
         for length in lengths:
-            fast = train(task, length, attention=attention, **common, **few)
-            start = fast.weights(length)
+            fast = train(task, length, attention=attention, optimizer=few, evaluation=EVALUATION)
+            start = Start(init=fast.weights(length))
             on = train(
-                task, length, attention=attention, init=(start.U, start.V), lr=LR, steps=more, **common
+                task, length, attention=attention, optimizer=on_and_on, start=start, evaluation=EVALUATION
             )
             worst = max(worst, _difference(on, fast))
     return worst

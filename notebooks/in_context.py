@@ -53,7 +53,13 @@ str(found)
 # A short run; the published one has 300,000 steps. The longer the prompts, the closer training stays to the flow.
 
 # %%
-trained = al.icl.train(task, [10, 100], steps=300, lr=0.05, batch=64, init=0.5, reports=3, evaluation=512)
+trained = al.icl.train(
+    task,
+    [10, 100],
+    optimizer=al.icl.Optimizer(steps=300, lr=0.05, batch=64),
+    start=al.icl.Start(init=0.5),
+    evaluation=al.icl.Evaluation(reports=3, prompts=512),
+)
 trained.plot()
 
 # %%
@@ -65,6 +71,6 @@ trained.parameter_gap[-1, 0]
 # %%
 head = al.Head(0.3 * torch.eye(3, dtype=torch.float64))
 spread = al.icl.concentration(
-    head, al.Gaussian(dim=3), [64, 256, 1024], replicates=16, query_count=16, generator=0
+    head, al.Gaussian(dim=3), [64, 256, 1024], trials=al.icl.Trials(replicates=16, queries=16), generator=0
 )
 spread.plot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from attnlimit.errors import InputError
 
 Array: TypeAlias = Tensor | np.ndarray | Sequence[object] | float | int
 """What public functions accept: tensors and numpy arrays as they are, plain numbers converted."""
+T = TypeVar("T")
 
 
 def as_float(
@@ -113,3 +114,11 @@ def as_generator(generator: object, device: torch.device | str = "cpu") -> torch
     if isinstance(generator, bool) or not isinstance(generator, int | np.integer):
         raise InputError(f"generator must be a torch.Generator or a seed (int), got {generator!r}.")
     return torch.Generator(device).manual_seed(int(generator))
+
+
+def as_one_of(value: T, choices: object, name: str) -> T:
+    """One of the values of a Literal type."""
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+    return value

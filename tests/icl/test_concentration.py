@@ -5,8 +5,8 @@ import torch
 
 import attnlimit as al
 from attnlimit.errors import InputError, LimitDoesNotExist
-from attnlimit.icl import ar1, concentration
-from attnlimit.icl.jacobians import Loss, jacobians
+from attnlimit.icl import Loss, Trials, ar1, concentration
+from attnlimit.icl.jacobians import jacobians
 
 LAWS = {
     "gaussian": al.Gaussian(cov=ar1(3, 0.4)),
@@ -53,7 +53,7 @@ def test_loss_gradients_are_autograds(
     measure = law.sample(7, generator=generator) if finite else law
     x = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     target = torch.randn(shape, generator=generator, dtype=torch.float64).sign()
-    in_A, in_V = jacobians(al.Head(A, V), measure, x).loss_gradients(Loss.named(name), target)
+    in_A, in_V = jacobians(al.Head(A, V), measure, x).loss_gradients(Loss(name, lambda _: target))
     for i in range(4):  # autograd of one query's loss at a time
         a, v = A.clone().requires_grad_(True), V.clone().requires_grad_(True)
         output = measure.tilted_mean(x[i : i + 1] @ a.T) @ v.T
@@ -70,10 +70,8 @@ def test_rates_and_exact_curve(name: str) -> None:
         al.Head(A, V),
         LAWS[name],
         [64, 128, 256, 512, 1024],
-        replicates=60,
-        query_count=32,
-        loss="logistic",
-        target=lambda x: x[:, 0].sign(),
+        trials=Trials(replicates=60, queries=32),
+        loss=Loss("logistic", lambda x: x[:, 0].sign()),
         generator=3,
     )
     for quantity in ("output", "A", "V", "loss_A", "loss_V"):
@@ -82,8 +80,9 @@ def test_rates_and_exact_curve(name: str) -> None:
         assert low > 0.25  # a control: half the rate is refused
     outputs = found.errors["output"]
     assert found.exact is not None
-    spread = torch.hypot(outputs.rms_standard_error, found.exact.standard_error[0])
-    assert bool(((outputs.rms - found.exact.rms).abs() <= 5 * spread).all())
+    noise = found.exact.standard_error
+    spread = outputs.rms_standard_error.hypot(torch.zeros(()).double() if noise is None else noise)
+    assert bool(((outputs.rms - found.exact.error).abs() <= 5 * spread).all())
     assert ("population" in found.exact.method) == (name == "box")
 
 
@@ -94,8 +93,7 @@ def test_queries_of_another_law() -> None:
             al.Head(A, V),
             LAWS["gaussian"],
             [50, 100, 200],
-            queries=al.Gaussian(cov=size, dim=3),
-            replicates=80,
+            trials=Trials(replicates=80, query_law=al.Gaussian(cov=size, dim=3)),
             generator=0,
         )
         for size in (2.0, 0.01)
@@ -103,24 +101,24 @@ def test_queries_of_another_law() -> None:
     for found in (wide, narrow):
         assert found.exact is not None
         outputs = found.errors["output"]
-        spread = torch.hypot(outputs.rms_standard_error, found.exact.standard_error[0])
-        assert bool(((outputs.rms - found.exact.rms).abs() <= 5 * spread).all())
+        spread = torch.hypot(outputs.rms_standard_error, found.exact.standard_error)
+        assert bool(((outputs.rms - found.exact.error).abs() <= 5 * spread).all())
     assert bool((wide.errors["A"].rms > 2 * narrow.errors["A"].rms).all())
     plain = (V @ LAWS["gaussian"].covariance @ V.T).trace() / torch.tensor(narrow.lengths)
-    assert torch.allclose(narrow.exact.rms, plain.sqrt(), rtol=0.02)  # no scores: the error of a plain mean
+    assert torch.allclose(narrow.exact.error, plain.sqrt(), rtol=0.02)  # no scores: the error of a plain mean
 
 
 def test_errors_by_hand() -> None:
     """One token of a Rademacher law in one dimension: output ±1, C_p = 0; the limit is tanh(ax) and 1 − tanh²(ax)."""
     law, a = al.Rademacher(1), 0.7
     found = concentration(
-        al.Head([[a]], [[2.0]]), law, [1], replicates=3, query_count=5, generator=0, exact=False
+        al.Head([[a]], [[2.0]]), law, [1], trials=Trials(replicates=3, queries=5), generator=0, exact=False
     )
     t = torch.tanh(torch.tensor(a, dtype=torch.float64))  # queries are ±1 too
     assert torch.allclose(found.errors["A"].norms, (2 * (1 - t**2)).expand(3, 1))
     possible = {round(2 * float(1 - t), 9), round(2 * float(1 + t), 9)}
     one = concentration(
-        al.Head([[a]], [[2.0]]), law, [1], replicates=20, query_count=1, generator=0, exact=False
+        al.Head([[a]], [[2.0]]), law, [1], trials=Trials(replicates=20, queries=1), generator=0, exact=False
     )
     assert {round(v, 9) for v in one.errors["output"].norms.flatten().tolist()} == possible
     assert torch.allclose(one.errors["V"].norms, one.errors["output"].norms / 2)
@@ -133,7 +131,7 @@ def test_result_as_data_and_figure() -> None:
         al.Head(A),
         LAWS["gaussian"],
         [8, 16, 32],
-        replicates=6,
+        trials=Trials(replicates=6),
         generator=0,
         progress=lambda *p: seen.append(p),
     )
@@ -157,11 +155,13 @@ def test_result_as_data_and_figure() -> None:
 
 def test_same_seed_same_rows() -> None:
     one, other = (
-        concentration(al.Head(A), LAWS["box"], [4, 8], replicates=3, generator=5, exact=False) for _ in "ab"
+        concentration(al.Head(A), LAWS["box"], [4, 8], trials=Trials(replicates=3), generator=5, exact=False)
+        for _ in "ab"
     )
     assert one.rows() == other.rows()
 
 
+@pytest.mark.usefixtures("as_users_run")
 def test_bad_input() -> None:
     head, law = al.Head(A, V), LAWS["gaussian"]
     with pytest.raises(InputError, match="lengths must be a whole number of at least 1, got 0"):
@@ -169,15 +169,13 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="lengths must be strictly increasing, got 5 before 5"):
         concentration(head, law, [5, 5], generator=0)
     with pytest.raises(InputError, match="replicates must be at least 2"):
-        concentration(head, law, [5], replicates=1, generator=0)
-    with pytest.raises(InputError, match="loss= and target= go together"):
-        concentration(head, law, [5], loss="squared", generator=0)
+        Trials(replicates=1)
     with pytest.raises(InputError, match="loss must be one of squared, logistic, got 'hinge'"):
-        concentration(head, law, [5], loss="hinge", target=lambda x: x[:, 0], generator=0)
+        Loss("hinge", lambda x: x[:, 0])
     with pytest.raises(
         InputError, match=r"target must give shape \(64,\) or \(64, 2\) for 64 queries, got \(64, 3\)"
     ):
-        concentration(head, law, [5], loss="squared", target=lambda x: x, generator=0)
+        concentration(head, law, [5], loss=Loss("squared", lambda x: x), generator=0)
     with pytest.raises(InputError, match="takes one head at a time"):
         concentration(al.Head(torch.stack([A, A])), law, [5], generator=0)
     with pytest.raises(InputError, match="about softmax attention"):
@@ -185,6 +183,6 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="must be a law to draw prompts from"):
         concentration(head, law.sample(4, generator=0), [5], generator=0)
     with pytest.raises(InputError, match="do not fit 3-dimensional queries"):
-        concentration(head, law, [5], queries=al.Rademacher(2), generator=0)
+        concentration(head, law, [5], trials=Trials(query_law=al.Rademacher(2)), generator=0)
     with pytest.raises(LimitDoesNotExist, match="No limit: StudentT"):
         concentration(head, al.StudentT(3, df=4.0), [5], generator=0)

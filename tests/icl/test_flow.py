@@ -10,10 +10,10 @@ from attnlimit.icl import (
     Block,
     Classification,
     Diverged,
+    InContextTask,
     LinearRegression,
     MixtureDenoising,
     Prompts,
-    Task,
     Weights,
     ar1,
     balanced,
@@ -92,7 +92,7 @@ def test_theorys_flow_equations(generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("task", [Classification(2), MixtureDenoising(2)], ids=repr)
-def test_sampled_risk_is_the_average_over_laws(task: Task, generator: torch.Generator) -> None:
+def test_sampled_risk_is_the_average_over_laws(task: InContextTask, generator: torch.Generator) -> None:
     """Against one head and one law at a time, on the first of the fixed draws."""
     U, V = random_weights(task.token_dim, generator)[:, 0]
     prompts = al.icl.infinite.fixed_draws(task, torch.float64, torch.device("cpu"))
@@ -241,7 +241,7 @@ def test_divergence_names_the_step_and_the_norm() -> None:
     assert caught.value.norm > 1e6
 
 
-class LaplaceTask(Task):
+class LaplaceTask(InContextTask):
     """Tokens whose cumulant generating function is finite for scores below 1 alone."""
 
     token_dim = 1
@@ -272,6 +272,7 @@ def test_no_infinite_prompt_on_the_path() -> None:
 # --- what people pass and get --------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("as_users_run")
 def test_bad_input() -> None:
     start, one = balanced(PLAIN), torch.eye(4, dtype=torch.float64)
     with pytest.raises(InputError, match="theta0 must be a pair"):
@@ -305,7 +306,7 @@ def test_path_as_data_and_figure() -> None:
     plain = path.to_dict()
     assert plain["drift"] == path.drift
     assert len(plain["times"]) == len(plain["risk"]) == len(plain["U"])
-    assert repr(path).startswith("Path(block (A, b), t = 0 … ")
+    assert repr(path).startswith("WeightPath(block (A, b), t = 0 … ")
     assert isinstance(path.end, Weights)
     assert path.end_block.b == float(path.b[-1])
     labels = path.plot().axes[0].get_legend_handles_labels()[1]

@@ -5,7 +5,15 @@ import torch
 
 import attnlimit as al
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.icl import Classification, Floor, LinearRegression, MixtureDenoising, Prompts, Task, ar1
+from attnlimit.icl import (
+    Classification,
+    Floor,
+    InContextTask,
+    LinearRegression,
+    MixtureDenoising,
+    Prompts,
+    ar1,
+)
 
 TASKS = [
     LinearRegression(3, cov=ar1(3, 0.5), noise=0.3, query_cov=[1.0, 2.0, 0.5], vector_cov=ar1(3, -0.3)),
@@ -23,7 +31,7 @@ def within(estimates: torch.Tensor, truth: torch.Tensor | float) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_shapes_and_dtype(task: Task) -> None:
+def test_shapes_and_dtype(task: InContextTask) -> None:
     prompts = task.draw(7, 4, 0, torch.float32)
     assert prompts.tokens.shape == (7, 4, task.token_dim)
     assert prompts.query.shape == (7, task.token_dim)
@@ -32,13 +40,13 @@ def test_shapes_and_dtype(task: Task) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_draws_repeat_from_a_seed(task: Task) -> None:
+def test_draws_repeat_from_a_seed(task: InContextTask) -> None:
     for one, other in zip(task.draw(3, 5, 1), task.draw(3, 5, 1), strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_tokens_have_the_prompt_law(task: Task) -> None:
+def test_tokens_have_the_prompt_law(task: InContextTask) -> None:
     """Mean and second moment of the tokens of a few long prompts, against the law given the task vector."""
     prompts = task.draw(4, 40_000, 2)
     for tokens, vector in zip(prompts.tokens, prompts.vector, strict=True):
@@ -48,15 +56,17 @@ def test_tokens_have_the_prompt_law(task: Task) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_batched_tilted_mean_is_the_laws(task: Task, generator: torch.Generator) -> None:
+def test_batched_tilted_mean_is_the_laws(task: InContextTask, generator: torch.Generator) -> None:
     prompts = task.draw(5, 1, generator)
     a = torch.randn(2, 5, task.token_dim, generator=generator, dtype=torch.float64)
-    assert torch.allclose(task.tilted_mean(prompts.vector, a), Task.tilted_mean(task, prompts.vector, a))
+    assert torch.allclose(
+        task.tilted_mean(prompts.vector, a), InContextTask.tilted_mean(task, prompts.vector, a)
+    )
 
 
 @pytest.mark.parametrize("task", [t for t in TASKS if hasattr(t, "bayes")], ids=repr)
 @pytest.mark.parametrize("length", [1, 2, 20])
-def test_floor_is_the_risk_of_the_bayes_predictor(task: Task, length: int) -> None:
+def test_floor_is_the_risk_of_the_bayes_predictor(task: InContextTask, length: int) -> None:
     prompts = task.draw(30_000, length, 3)
     risks = task.risk(task.bayes(prompts), prompts.target)  # type: ignore[attr-defined]
     floor = task.floor(length)
@@ -144,7 +154,7 @@ def test_ar1() -> None:
 
 
 @pytest.mark.parametrize("kind", [LinearRegression, Classification])
-def test_bad_covariances(kind: type[Task]) -> None:
+def test_bad_covariances(kind: type[InContextTask]) -> None:
     with pytest.raises(InputError, match=r"cov is not positive definite: its least eigenvalue is -1"):
         kind(cov=[[1.0, 2.0], [2.0, 1.0]])
     with pytest.raises(InputError, match=r"vector_cov is not positive definite: its least eigenvalue is 0"):
@@ -159,6 +169,7 @@ def test_bad_covariances(kind: type[Task]) -> None:
         kind(3, cov=[1.0, 1.0])
 
 
+@pytest.mark.usefixtures("as_users_run")
 def test_other_bad_input() -> None:
     task = LinearRegression(2)
     with pytest.raises(InputError, match="length must be a whole number of at least 1, got 0"):
@@ -178,7 +189,7 @@ def test_other_bad_input() -> None:
 def test_a_task_of_ones_own() -> None:
     """Two methods are enough; what is not given is said."""
 
-    class Mean(Task):
+    class Mean(InContextTask):
         token_dim = 1
 
         def _draw(self, batch: int, length: int, generator: torch.Generator, dtype: torch.dtype) -> Prompts:

@@ -1,6 +1,7 @@
 """Training on finite prompts: the same as a plain loop, resumable to the bit, and close to the infinite-prompt flow."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,29 +11,28 @@ from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.icl import (
     Classification,
     Diverged,
+    Evaluation,
+    InContextTask,
     LinearRegression,
     MixtureDenoising,
+    Optimizer,
     Prompts,
-    Task,
+    Saving,
+    Start,
     Training,
     ar1,
     train,
 )
 from attnlimit.icl.batches import TRAINING, draw, stream
-from attnlimit.icl.optimizers import OPTIMIZERS
-from attnlimit.icl.plan import checked_plan
+from attnlimit.icl.methods import RULES
 from attnlimit.icl.training import over_seeds
 from attnlimit.measures import Laplace
 from attnlimit.report.figures.icl_lengths import lengths_figure
 from attnlimit.report.figures.icl_trajectory import trajectory_figure
 
-SMALL = {"steps": 30, "lr": 0.05, "batch": 16, "reports": [10, 20], "evaluation": 64, "generator": 3}
-
-
-PLAIN = {
-    "attention": "softmax", "optimizer": "sgd", "schedule": "constant", "variance_reduction": None,
-    "seeds": 1, "init": 0.1, "test_lengths": (), "dtype": torch.float32, "device": "cpu", **SMALL,
-}  # fmt: skip
+FEW = Optimizer(steps=30, lr=0.05, batch=16)
+TWICE = Evaluation(reports=(10, 20), prompts=64)
+SMALL = {"optimizer": FEW, "evaluation": TWICE, "generator": 3}
 
 
 def base_of(seed: int) -> int:
@@ -46,21 +46,16 @@ def torch_optimizer(name: str, parameters: list[torch.Tensor], lr: float) -> tor
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9 if name == "momentum" else 0.0)
 
 
-@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", list(RULES))
 def test_batched_training_equals_the_plain_loop_on_the_same_prompts(optimizer: str) -> None:
     """One model at a time, plain attention, torch's own autograd and optimisers."""
     task, lengths, steps = LinearRegression(3, ar1(3, 0.5)), (4, 11), 12
     run = train(
         task,
         lengths,
-        optimizer=optimizer,
-        lr=0.05,
-        batch=8,
-        steps=steps,
-        seeds=2,
-        reports=list(range(steps + 1)),
-        evaluation=16,
-        dtype=torch.float64,
+        optimizer=Optimizer(kind=optimizer, lr=0.05, batch=8, steps=steps, dtype="float64"),
+        evaluation=Evaluation(reports=tuple(range(steps + 1)), prompts=16),
+        start=Start(seeds=2),
         generator=5,
     )
     for seed in range(2):
@@ -94,7 +89,12 @@ class Stop(Exception):
 
 @pytest.mark.parametrize(("attention", "optimizer"), [("softmax", "adam"), ("linear", "momentum")])
 def test_a_stopped_run_goes_on_bit_for_bit(attention: str, optimizer: str) -> None:
-    options = SMALL | {"attention": attention, "optimizer": optimizer, "seeds": 2, "test_lengths": (5,)}
+    options = SMALL | {
+        "attention": attention,
+        "optimizer": replace(FEW, kind=optimizer),
+        "start": Start(seeds=2),
+    }
+    options["evaluation"] = replace(TWICE, test_lengths=(5,))
     task = LinearRegression(2)
     whole = train(task, (3, 9), **options)
 
@@ -103,36 +103,27 @@ def test_a_stopped_run_goes_on_bit_for_bit(attention: str, optimizer: str) -> No
             raise Stop
 
     with pytest.raises(Stop):
-        train(task, (3, 9), checkpoint="run.safetensors", progress=stop, **options)
+        train(task, (3, 9), saving=Saving(checkpoint="run.safetensors", progress=stop), **options)
     assert [path.name for path in Path().iterdir()] == ["run.safetensors"]  # no partial file is left
     seen = []
-    rest = train(
-        task, (3, 9), checkpoint="run.safetensors", progress=lambda done, _: seen.append(done), **options
-    )
+    saving = Saving(checkpoint="run.safetensors", progress=lambda done, _: seen.append(done))
+    rest = train(task, (3, 9), saving=saving, **options)
     assert seen == [30]  # from step 20 on
     assert same(whole, rest)
-    assert same(
-        whole, train(task, (3, 9), checkpoint="run.safetensors", **options)
-    )  # finished: nothing to do
-    anew = train(
-        task,
-        (3, 9),
-        checkpoint="run.safetensors",
-        resume=False,
-        progress=lambda done, _: seen.append(done),
-        **options,
-    )
+    assert same(whole, train(task, (3, 9), saving=saving, **options))
+    assert seen == [30]  # finished: nothing to do
+    anew = train(task, (3, 9), saving=replace(saving, resume=False), **options)
     assert seen == [30, 10, 20, 30]
     assert same(whole, anew)
 
 
 def test_two_threads_give_the_numbers_of_one() -> None:
     task = LinearRegression(2)
-    alone = train(task, (3, 300), seeds=2, **SMALL)
+    alone = train(task, (3, 300), start=Start(seeds=2), **SMALL)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(4)
-        both = train(task, (3, 300), seeds=2, **SMALL)
+        both = train(task, (3, 300), start=Start(seeds=2), **SMALL)
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(threads)
@@ -141,20 +132,28 @@ def test_two_threads_give_the_numbers_of_one() -> None:
 
 def test_seeds_are_independent_and_lengths_share_start_and_prompts() -> None:
     task = LinearRegression(2)
-    run = train(task, (5, 8), seeds=2, **SMALL)
+    run = train(task, (5, 8), start=Start(seeds=2), **SMALL)
     alone = train(task, 8, **SMALL)
     assert not torch.equal(run.U[0, 0], run.U[0, 1])
     assert torch.equal(run.U[0, :, 0], run.U[0, :, 1])
     torch.testing.assert_close(run.U[:, 0, 1], alone.U[:, 0, 0])  # whatever other lengths are there
-    assert not torch.equal(run.U[-1], train(task, (5, 8), seeds=2, **SMALL | {"generator": 4}).U[-1])
+    assert not torch.equal(
+        run.U[-1], train(task, (5, 8), start=Start(seeds=2), **SMALL | {"generator": 4}).U[-1]
+    )
 
 
 def test_parameters_and_gradients_approach_the_infinite_flow_as_prompts_grow() -> None:
     """Lengths 16 times apart: if gaps fall as 1/L they shrink 16-fold, if as 1/√L 4-fold; asked for is 3-fold. For
     long prompts the risk along training is that of the flow, up to the error of steps of 0.02."""
     task, lengths = LinearRegression(2, ar1(2, 0.5)), (8, 128, 2048)
-    options = {"attention": "linear", "lr": 0.02, "steps": 600, "seeds": 2, "reports": 6, "evaluation": 1024}
-    run = train(task, lengths, variance_reduction="control", **options)
+    run = train(
+        task,
+        lengths,
+        attention="linear",
+        optimizer=Optimizer(lr=0.02, steps=600, variance_reduction="control"),
+        evaluation=Evaluation(reports=6, prompts=1024),
+        start=Start(seeds=2),
+    )
     assert run.parameter_gap is not None
     assert run.flow_risk is not None
     largest, gradients = run.parameter_gap.amax(0).mean(0), run.gradient_gap[1:].mean((0, 1))
@@ -167,7 +166,10 @@ def test_parameters_and_gradients_approach_the_infinite_flow_as_prompts_grow() -
 
 def test_softmax_and_linear_attention_agree_for_long_prompts() -> None:
     task = LinearRegression(2, noise=0.1)
-    options = {"lr": 0.1, "steps": 150, "batch": 64, "reports": 2, "evaluation": 2048, "schedule": "cosine"}
+    options = {
+        "optimizer": Optimizer(lr=0.1, steps=150, batch=64, schedule="cosine"),
+        "evaluation": Evaluation(reports=2, prompts=2048),
+    }
     soft = train(task, (8, 1024), **options)
     flat = train(task, (8, 1024), attention="linear", **options)
     apart = (soft.risk[-1] - flat.risk[-1]).abs().mean(0)
@@ -179,7 +181,8 @@ def test_the_reported_risk_is_the_risk() -> None:
     """Against 200,000 prompts by plain attention: the difference within 4.5 joint standard errors (false alarms: 7e-6
     a model, here two)."""
     task, lengths = LinearRegression(2), (4, 16)
-    run = train(task, lengths, test_lengths=lengths[::-1], **SMALL | {"evaluation": 8192, "lr": 0.5})
+    many = Evaluation(reports=(10, 20), prompts=8192, test_lengths=lengths[::-1])
+    run = train(task, lengths, **SMALL | {"optimizer": replace(FEW, lr=0.5), "evaluation": many})
     for m, length in enumerate(lengths):
         prompts = task.draw(200_000, length, 11)
         U, V = run.weights(length)
@@ -192,9 +195,10 @@ def test_the_reported_risk_is_the_risk() -> None:
 
 @pytest.mark.parametrize("task", [Classification(2), MixtureDenoising(2)], ids=repr)
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
-def test_other_tasks_are_trained_too(task: Task, attention: str) -> None:
+def test_other_tasks_are_trained_too(task: InContextTask, attention: str) -> None:
+    how = Optimizer(kind="momentum", lr=0.1, steps=100)
     run = train(
-        task, (4, 40), attention=attention, lr=0.1, steps=100, reports=2, evaluation=512, optimizer="momentum"
+        task, (4, 40), attention=attention, optimizer=how, evaluation=Evaluation(reports=2, prompts=512)
     )
     assert bool((run.risk[-1] < run.risk[0]).all())
     assert run.parameter_gap is not None
@@ -205,18 +209,11 @@ def test_control_variates_leave_the_mean_and_lower_the_noise_of_gradients() -> N
     """From one start, one step of 30 seeds: means agree within 5 standard errors (false alarms: 7e-6 for a t with 50 degrees
     of freedom, 7e-5 for nine entries)."""
     task = LinearRegression(2)
-    start = (torch.eye(2, dtype=torch.float64), 0.5)
-    options = {
-        "steps": 1,
-        "lr": 1.0,
-        "seeds": 30,
-        "reports": 2,
-        "evaluation": 16,
-        "init": start,
-        "batch": 128,
-    }
-    plain = train(task, 100, **options)
-    less = train(task, 100, variance_reduction="control", **options)
+    start = Start(init=(torch.eye(2, dtype=torch.float64), 0.5), seeds=30)
+    options = {"start": start, "evaluation": Evaluation(reports=2, prompts=16)}
+    how = Optimizer(steps=1, lr=1.0)
+    plain = train(task, 100, optimizer=how, **options)
+    less = train(task, 100, optimizer=replace(how, variance_reduction="control"), **options)
     moved, still = (torch.stack([r.U[1, :, 0], r.V[1, :, 0]], 1).flatten(1) for r in (plain, less))
     assert float(still.var(0).sum()) < 0.6 * float(moved.var(0).sum())
     noise = ((moved.var(0) + still.var(0)) / 30).sqrt()
@@ -226,7 +223,7 @@ def test_control_variates_leave_the_mean_and_lower_the_noise_of_gradients() -> N
 
 
 def test_adam_follows_no_flow() -> None:
-    run = train(LinearRegression(2), 4, optimizer="adam", **SMALL)
+    run = train(LinearRegression(2), 4, **SMALL | {"optimizer": replace(FEW, kind="adam")})
     assert run.parameter_gap is None
     assert run.excess is None
     assert all(row["parameter_gap"] is None for row in run.rows())
@@ -237,14 +234,15 @@ def test_flow_time_is_the_sum_of_step_sizes() -> None:
     task = LinearRegression(2)
     constant = train(task, 4, **SMALL)
     torch.testing.assert_close(constant.times, torch.tensor([0, 0.5, 1.0, 1.5], dtype=torch.float64))
-    cosine = train(task, 4, schedule="cosine", **SMALL)
+    cosine = train(task, 4, **SMALL | {"optimizer": replace(FEW, schedule="cosine")})
     assert float(cosine.times[-1]) == pytest.approx(0.05 * (30 / 2 + 0.5), rel=0.01)
-    quick = train(task, 4, optimizer="momentum", **SMALL)
+    quick = train(task, 4, **SMALL | {"optimizer": replace(FEW, kind="momentum")})
     torch.testing.assert_close(quick.times, 10 * constant.times)
 
 
 def test_a_run_is_plain_data() -> None:
-    run = train(LinearRegression(2), (4, 6), seeds=2, test_lengths=(9,), **SMALL)
+    options = SMALL | {"evaluation": replace(TWICE, test_lengths=(9,))}
+    run = train(LinearRegression(2), (4, 6), start=Start(seeds=2), **options)
     rows = list(run.rows())
     assert len(rows) == 4 * 2 * 2
     assert rows[-1]["length"] == 6
@@ -256,9 +254,9 @@ def test_a_run_is_plain_data() -> None:
 
 def test_figures_without_data_are_refused() -> None:
     with pytest.raises(InputError, match="There is no training to draw"):
-        trajectory_figure([])
+        trajectory_figure({})
     with pytest.raises(InputError, match="No other prompt lengths were tested"):
-        lengths_figure(train(LinearRegression(2), 4, **SMALL))
+        lengths_figure({"softmax": train(LinearRegression(2), 4, **SMALL)})
 
 
 def test_intervals_over_seeds() -> None:
@@ -274,69 +272,75 @@ def test_diverging_steps_are_stopped_with_step_and_norm() -> None:
     with pytest.raises(
         Diverged, match=r"diverged at step \d+ of 500: the weights' norm is .* lr = 40\. Use a smaller"
     ) as stop:
-        train(
-            LinearRegression(2),
-            (4, 8),
-            **SMALL | {"lr": 40, "steps": 500, "reports": 2, "optimizer": "momentum"},
-        )
+        train(LinearRegression(2), (4, 8), optimizer=Optimizer(kind="momentum", lr=40, steps=500, batch=16))
     assert 1 <= stop.value.step < 500
     assert not stop.value.norm <= 1e6
 
 
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (Optimizer, {"kind": "lion"}, "kind must be one of sgd, momentum, adam, got 'lion'"),
+        (Optimizer, {"schedule": "step"}, "schedule must be one of constant, cosine, got 'step'"),
+        (Optimizer, {"variance_reduction": "svrg"}, "variance_reduction must be one of None, control, got 'svrg'"),
+        (Optimizer, {"dtype": "float16"}, "dtype must be one of float32, float64"),
+        (Optimizer, {"device": "abacus"}, "device must be one of torch's, such as cpu or cuda, got 'abacus'"),
+        (Optimizer, {"lr": 0}, "lr must be a finite number above 0"),
+        (Optimizer, {"steps": 0}, "steps must be a whole number"),
+        (Optimizer, {"batch": 0}, "batch must be a whole number"),
+        (Evaluation, {"prompts": 0}, "prompts must be a whole number"),
+        (Evaluation, {"reports": 0}, "reports must be a whole number"),
+        (Evaluation, {"test_lengths": [0]}, "test_lengths must be a whole number"),
+        (Start, {"seeds": 0}, "seeds must be a whole number"),
+        (Start, {"init": -1}, "init must be a finite number above 0"),
+    ],
+)  # fmt: skip
+def test_methods_cannot_be_built_badly(method: type, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        method(**options)
+
+
+@pytest.mark.usefixtures("as_users_run")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"task": "regression"}, "task must be an icl task"),
         ({"lengths": 0}, "lengths must be a whole number of at least 1, got 0"),
         ({"lengths": [10, 2.5]}, "lengths must be a whole number"),
         ({"lengths": []}, "lengths is empty"),
-        ({"test_lengths": [0]}, "test_lengths must be a whole number"),
         ({"attention": "cosine"}, "attention must be one of softmax, linear, got 'cosine'"),
-        ({"optimizer": "lion"}, "optimizer must be one of sgd, momentum, adam, got 'lion'"),
-        ({"schedule": "step"}, "schedule must be one of constant, cosine, got 'step'"),
-        ({"variance_reduction": "svrg"}, "variance_reduction must be one of None, control, got 'svrg'"),
-        ({"dtype": torch.float16}, "dtype must be one of torch.float32, torch.float64"),
-        ({"lr": 0}, "lr must be a finite number above 0"),
-        ({"steps": 0}, "steps must be a whole number"),
-        ({"batch": 0}, "batch must be a whole number"),
-        ({"seeds": 0}, "seeds must be a whole number"),
-        ({"evaluation": 0}, "evaluation must be a whole number"),
-        ({"init": -1}, "init must be a finite number above 0"),
-        ({"init": (torch.eye(2), torch.eye(3))}, "U must be 3×3"),
-        ({"reports": [31]}, "reports must be steps from 0 to 30"),
+        ({"start": Start(init=(torch.eye(2), torch.eye(3)))}, "U must be 3×3"),
+        ({"evaluation": Evaluation(reports=(31,))}, "reports must be steps from 0 to 30"),
         ({"generator": "x"}, r"generator must be a torch\.Generator or a seed"),
     ],
 )
-def test_bad_input_is_refused(options: dict, message: str) -> None:
-    lengths = options.pop("lengths", 4)
+def test_what_does_not_fit_together_is_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        checked_plan(LinearRegression(2), lengths, **PLAIN | options)
-
-
-def test_what_is_no_task_is_refused() -> None:
-    with pytest.raises(InputError, match="task must be an icl task"):
-        checked_plan("regression", 4, **PLAIN)
+        train(**{"task": LinearRegression(2), "lengths": 4, **SMALL} | options)
 
 
 def test_control_variates_need_an_exact_risk() -> None:
     with pytest.raises(NotKnown, match="needs the exact infinite-prompt gradient"):
-        train(Classification(2), 4, variance_reduction="control", **SMALL)
+        train(Classification(2), 4, optimizer=Optimizer(variance_reduction="control"))
 
 
 def test_checkpoints_of_other_runs_and_other_files_are_refused() -> None:
     task = LinearRegression(2)
-    train(task, 4, checkpoint="run.safetensors", **SMALL)
+    kept = Saving(checkpoint="run.safetensors")
+    train(task, 4, saving=kept, **SMALL)
     with pytest.raises(InputError, match=r"belongs to another run: its lr is 0\.05, now 0\.01"):
-        train(task, 4, checkpoint="run.safetensors", **SMALL | {"lr": 0.01})
+        train(task, 4, saving=kept, **SMALL | {"optimizer": replace(FEW, lr=0.01)})
     with pytest.raises(InputError, match="belongs to another run: its task values"):
-        train(LinearRegression(2, 2.0), 4, checkpoint="run.safetensors", **SMALL)
+        train(LinearRegression(2, 2.0), 4, saving=kept, **SMALL)
     Path("other.safetensors").write_text("nothing")
     with pytest.raises(InputError, match=r"other\.safetensors is not a checkpoint of icl\.train"):
-        train(task, 4, checkpoint="other.safetensors", **SMALL)
+        train(task, 4, saving=Saving(checkpoint="other.safetensors"), **SMALL)
     with pytest.raises(InputError, match=r"There is no folder nowhere to write run\.safetensors"):
-        train(task, 4, checkpoint="nowhere/run.safetensors", **SMALL)
+        train(task, 4, saving=Saving(checkpoint="nowhere/run.safetensors"), **SMALL)
 
 
-class LaplaceMean(Task):
+class LaplaceMean(InContextTask):
     """Laplace tokens around a task vector: their CGF ends at |a| = 1."""
 
     token_dim = 2
@@ -352,12 +356,13 @@ class LaplaceMean(Task):
 
 
 def test_a_path_that_leaves_the_domain_of_the_limit_is_stopped_with_its_step() -> None:
-    options = {"steps": 2, "reports": [1], "batch": 8, "evaluation": 16}
-    start = (0.9 * torch.eye(2).double(), torch.eye(2).double())
+    evaluation = Evaluation(reports=(1,), prompts=16)
+    eye = torch.eye(2).double()
+    adam, sgd = Optimizer(kind="adam", lr=0.2, steps=2, batch=8), Optimizer(lr=0.1, steps=2, batch=8)
     with pytest.raises(LimitDoesNotExist, match=r"Training stops at step 1 of 2: No limit"):
-        train(LaplaceMean(), 5, init=start, optimizer="adam", lr=0.2, **options)
+        train(LaplaceMean(), 5, start=Start(init=(0.9 * eye, eye)), optimizer=adam, evaluation=evaluation)
     with pytest.raises(LimitDoesNotExist, match="at time t = 0: No limit"):
-        train(LaplaceMean(), 5, init=(torch.eye(2).double(), torch.eye(2).double()), lr=0.1, **options)
+        train(LaplaceMean(), 5, start=Start(init=(eye, eye)), optimizer=sgd, evaluation=evaluation)
 
 
 def test_models_that_were_not_trained_are_not_given() -> None:

@@ -6,7 +6,14 @@ import pytest
 import torch
 from scipy import stats
 
-from attnlimit.icl import Classification, LinearRegression, MixtureDenoising, Task, ar1, infinite_risk
+from attnlimit.icl import (
+    Classification,
+    InContextTask,
+    LinearRegression,
+    MixtureDenoising,
+    ar1,
+    infinite_risk,
+)
 from attnlimit.icl.batches import Batch, ahead, draw, stream
 from attnlimit.icl.kernels import linear_moments, softmax_moments, wishart_moments
 from attnlimit.icl.pulls import finite_losses, finite_pull, infinite_pull
@@ -21,7 +28,7 @@ TASKS = [
 ]
 
 
-def models(task: Task, seeds: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def models(task: InContextTask, seeds: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(1)
     U, V = 0.5 * torch.randn(
         2, seeds, count, task.token_dim, task.token_dim, generator=g, dtype=torch.float64
@@ -36,7 +43,7 @@ def prompts_of(batch: Batch, seed: int) -> torch.Tensor:
 
 
 def plain_loss(
-    task: Task,
+    task: InContextTask,
     U: torch.Tensor,
     V: torch.Tensor,
     tokens: torch.Tensor,
@@ -53,7 +60,7 @@ def plain_loss(
 
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_closed_form_gradients_equal_autograd(task: Task, attention: str) -> None:
+def test_closed_form_gradients_equal_autograd(task: InContextTask, attention: str) -> None:
     U, V = models(task, 2, len(LENGTHS))
     generators = [stream(0, 0, seed, 5) for seed in range(2)]
     batch = draw(task, "softmax", LENGTHS, 16, generators, torch.float64)
@@ -77,7 +84,7 @@ def test_closed_form_gradients_equal_autograd(task: Task, attention: str) -> Non
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_infinite_gradients_equal_autograd_of_the_infinite_model(task: Task) -> None:
+def test_infinite_gradients_equal_autograd_of_the_infinite_model(task: InContextTask) -> None:
     U, V = models(task, 1, 2)
     batch = draw(task, "softmax", (2,), 32, [stream(0, 0, 0, 0)], torch.float64)
     pull = infinite_pull(task, U, V, batch)

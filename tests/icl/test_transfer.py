@@ -11,8 +11,11 @@ from attnlimit.errors import InputError
 from attnlimit.icl import (
     Block,
     Classification,
+    Evaluation,
     LinearRegression,
     MixtureDenoising,
+    Optimizer,
+    Start,
     ar1,
     endpoint,
     finite_risk,
@@ -27,7 +30,7 @@ GENERAL = LinearRegression(3, cov=ar1(3, 0.5), query_cov=[1.0, 2.0, 0.5], vector
 OTHER = Block(0.4 * torch.tensor([[1.0, -2.0, 0.3], [0.5, 0.2, -1.0], [0.0, 1.0, 0.7]]).double(), 1.3)
 
 
-TRAINING = {"steps": 400, "lr": 0.2, "batch": 64, "reports": 2, "evaluation": 64, "init": 0.3}
+TRAINING = {"optimizer": Optimizer(steps=400, lr=0.2, batch=64), "start": Start(init=0.3)}
 
 
 @pytest.mark.parametrize("block", [endpoint(GENERAL), OTHER], ids=["solution", "any"])
@@ -101,9 +104,15 @@ def test_tuned_weights_are_what_training_finds() -> None:
     task, lengths = LinearRegression(2, noise=0.1), [5, 20]
     for attention in ("softmax", "linear"):
         run = train(
-            task, lengths, attention=attention, steps=1500, lr=0.2, schedule="cosine", variance_reduction="control",
-            batch=64, init=0.3, reports=1, evaluation=100_000,
-        )  # fmt: skip
+            task,
+            lengths,
+            attention=attention,
+            optimizer=Optimizer(
+                steps=1500, lr=0.2, schedule="cosine", variance_reduction="control", batch=64
+            ),
+            evaluation=Evaluation(reports=1, prompts=100_000),
+            start=Start(init=0.3),
+        )
         for m, length in enumerate(lengths):
             exact = tuned(task, length, attention)[1]
             assert (
@@ -112,6 +121,7 @@ def test_tuned_weights_are_what_training_finds() -> None:
             )
 
 
+@pytest.mark.usefixtures("as_users_run")
 @pytest.mark.parametrize(
     "find", [lambda name: tuned(GENERAL, 5, name), lambda name: long_prompt_constant(GENERAL, name)]
 )

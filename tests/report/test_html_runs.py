@@ -19,6 +19,7 @@ from attnlimit.report.html.study import study_page
 from attnlimit.studies import Findings, Serial, Study, open_run, run_study, study_from
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.convergence import Convergence, Measured
+from attnlimit.studies.kinds.icl import comparisons
 from attnlimit.studies.machine import Hardware, Session
 from attnlimit.studies.setting import Limit
 
@@ -148,30 +149,33 @@ def test_study_from_its_folder(tmp_path):
 
 
 def test_in_context_training(tmp_path):
-    def row(length: int, risk: float) -> dict[str, object]:
-        return {"task": "A", "length": length, "softmax": risk, "softmax_low": 0.9 * risk, "softmax_high": 1.1 * risk,
-                "softmax_predicted": 0.25, "floor": 0.01, "solution": 0.5}  # fmt: skip
-
-    record = {
-        "name": "icl-risk", "title": "Risk <b>", "risks": [row(10, 0.8), row(300, 0.2)],
-        "rates": [{"task": "A", "attention": "softmax", "quantity": "risk", "exponent": 0.6, "low": None, "high": None, "lengths": [10, 300]}],
-        "long_prompt_constants": {"A": {"softmax": 7.0}}, "tasks": {"A": "regression"}, "methods": {"A": {"softmax": "sgd"}},
-        "floors": {"A": "Bayes risk"}, "seed": 11,
+    what = {
+        "task": {"name": "A <b>", "dim": 2}, "lengths": [10, 30, 90], "optimizer": {"steps": 6, "lr": 0.1, "batch": 8},
+        "evaluation": {"reports": 2, "prompts": 64, "test_lengths": [5, 50]},
     }  # fmt: skip
-    (tmp_path / "summary.json").write_text(json.dumps(record))
-    for name in ("lengths-softmax-0", "risk-0"):
-        (tmp_path / f"{name}.png").write_bytes(b"png")
+    study = study_from({"name": "i", "kind": "icl", "what": what, "grid": {"attention": ["softmax", "linear"]}, "replicates": 2, "seed": 11})  # fmt: skip
+    run_study(study, tmp_path, Serial)
+    with open_run(tmp_path) as run:
+        (found,) = comparisons(run.findings().points)
+    mean, low, high = (float(values[-1]) for values in found.ending("softmax"))
     text = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "<h1>Risk &lt;b&gt;</h1>" in text
-    assert (
-        "A: trained on prompts of 300 tokens, softmax attention ends with risk 0.2 (0.18 to 0.22), predicted 0.25 without training."
-        in text
-    )
-    assert "No method can do better than 0.01 there (Bayes risk)." in text
+    told = f"A &lt;b&gt;: trained on prompts of 90 tokens, softmax attention ends with risk {mean:.3g} ({low:.3g} to {high:.3g})"
+    assert f"{told}, predicted {float(found.predicted['softmax'][-1]):.3g} without training;" in text
+    assert f"No method can do better than {found.floors[-1].value:.3g} there (Bayes risk" in text
     titles = re.findall(r"<h2>(.*?)</h2><figure>", text)
-    assert titles == ["Risk against prompt length: A", "On other prompt lengths, softmax: A"]
-    assert "<dt>Seed</dt><dd>11</dd>" in text
-    assert text.count("<tr>") == 5
+    assert titles == [
+        "Risk against prompt length",
+        "Along training: A &lt;b&gt;",
+        "On other prompt lengths: A &lt;b&gt;",
+    ]
+    assert "<dt>Seed</dt><dd>11;" in text
+    assert len(re.findall("<tr>", text)) == 1 + 2 * 3
+
+
+def test_in_context_runs_of_before_are_refused(tmp_path):
+    (tmp_path / "summary.json").write_text(json.dumps({"risks": [], "rates": [], "methods": {}}))
+    with pytest.raises(InputError, match="In-context runs of before are not read; run them again as a study"):
+        write_report(tmp_path)
 
 
 def test_long_tables_are_cut():
@@ -182,8 +186,7 @@ def test_long_tables_are_cut():
 
 @pytest.mark.parametrize(("name", "text", "match"), [
     ("run.json", "{", "is damaged"),
-    ("summary.json", "{", "is damaged"),
-    ("summary.json", "[]", "is damaged"),
+    ("summary.json", "{", "is no run of a study"),
     ("notes.txt", "", "is no run"),
 ])  # fmt: skip
 def test_folders_that_are_no_runs(tmp_path, name, text, match):

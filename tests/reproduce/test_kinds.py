@@ -10,9 +10,7 @@ from scipy import stats
 from attnlimit import Gaussian, Own, measure_convergence, phase_diagram
 from attnlimit.errors import InputError
 from attnlimit.measures.signs import Signs
-from attnlimit.studies import Study, estimate
 from attnlimit.studies.kind import kind
-from attnlimit.studies.kinds import icl
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 100])
@@ -78,80 +76,6 @@ def test_concentration_of_chunks_is_that_of_all_and_meets_the_exact_curve():
         told["output"]["rms"], told["output"]["rms_standard_error"], told["exact_output_rms"], strict=True
     ):
         assert abs(rms - exact) < 4.5 * error  # about 1 in 50,000 by chance over the three sizes
-
-
-SMALL = {
-    "task": {"dim": 2},
-    "lengths": [3, 8],
-    "steps": 4,
-    "lr": 0.1,
-    "batch": 4,
-    "reports": 2,
-    "evaluation": 32,
-}
-
-
-def test_what_was_measured_along_training_is_that_of_the_rows():
-    found = kind("icl")
-    what = found.what.model_validate(SMALL)
-    parts = [found.run(what, 2, seed, None) for seed in (1, 2)]
-    told = found.result.joined(parts).summary()["along"]
-    assert told["step"][0] == 0
-    assert told["step"][-1] == 4
-    risk = np.array(told["risk"])
-    assert risk.shape == (4, len(told["step"]), 2)
-    for part, first in zip(parts, (0, 2), strict=True):
-        for row in part.parts[0]["rows"]:
-            place = (first + row[0], told["step"].index(row[1]), what.lengths.index(row[2]))
-            assert risk[place] == row[4]
-    assert told["time"] == pytest.approx([0.1 * step for step in told["step"]])
-
-
-def test_a_training_of_hours_is_timed_by_a_few_steps():
-    found = kind("icl")
-    what = found.what.model_validate(SMALL | {"steps": 10_000_000})
-    part, times = found.brief(what)
-    assert part.steps * times == what.steps
-    study = Study.model_validate({"name": "long", "kind": "icl", "what": what.model_dump(), "replicates": 2})
-    cost = estimate(study, 1)
-    assert cost.likely_seconds == cost.seconds > 600
-
-
-@pytest.fixture
-def long(tmp_path, monkeypatch):
-    """(kind, what, result) of a training, after which all are long ones, with checkpoints in tmp_path."""
-    found = kind("icl")
-    what = found.what.model_validate(SMALL)
-    plain = found.run(what, 2, 5, None)
-    monkeypatch.setattr(icl, "LONG", 1)
-    monkeypatch.setattr(icl.tempfile, "gettempdir", lambda: str(tmp_path))
-    return found, what, plain
-
-
-def test_a_long_training_leaves_no_checkpoint_and_the_same_numbers(long, tmp_path):
-    found, what, plain = long
-    assert found.run(what, 2, 5, None) == plain
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_training_that_was_stopped_goes_on(long, tmp_path, monkeypatch):
-    """Stopped after its second report, it is not done again from the start, and ends the same."""
-    found, what, plain = long
-    real = icl.train
-
-    def stopped(*args, **options):
-        def stop(done, total):
-            raise KeyboardInterrupt
-
-        return real(*args, **options, progress=stop)
-
-    monkeypatch.setattr(icl, "train", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        found.run(what, 2, 5, None)
-    assert len(list(tmp_path.iterdir())) == 1
-    monkeypatch.setattr(icl, "train", real)
-    assert found.run(what, 2, 5, None) == plain
-    assert list(tmp_path.iterdir()) == []
 
 
 GAUSSIAN = {

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from attnlimit import Gaussian, exponents, phase_diagram
-from attnlimit.icl import LinearRegression, ar1, tuned
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.reproduce import Outcome, find
 from attnlimit.reproduce.constants import uniform_rows
@@ -60,10 +59,6 @@ def study(*results):
 def setting(count, n):
     what = {"law": {"name": "signs", "count": count}, "head": {"name": "identity", "horizon": 0.5}, "n": n}
     return Convergence.model_validate(what)
-
-
-def old_fit(exponent, half=0.01):
-    return {"exponent": exponent, "interval": [exponent - half, exponent + half], "level": 0.95, "scale": 1.0}
 
 
 # --- sharp rates ----------------------------------------------------------------------------------
@@ -231,89 +226,6 @@ def test_sphere_slopes_are_a_half():
     assert [one.outcome for one in wide if "n^(−1/2)" in one.claim] == [CANNOT_TELL] * 8
 
 
-# --- in-context regression ------------------------------------------------------------------------
-
-LENGTHS = [10, 30, 100, 300]
-
-
-def along(power, scale=1.0):
-    """Three replicates, three reports; everything falls like L^−power."""
-    rows = [[[scale * w * L**-power for L in LENGTHS] for _ in range(3)] for w in (0.98, 1.0, 1.02)]
-    names = ("risk", "gradient_gap", "parameter_gap", "infinite_risk")
-    return {"step": [0, 10, 100], "time": [0.0, 0.1, 1.0], **dict.fromkeys(names, rows)}
-
-
-def regression(spec, softmax, linear):
-    what = {"task": {"dim": 3, "noise": 0.1}, "lengths": LENGTHS, "steps": 100}
-    points = [
-        {
-            "varies": {"task.rho": 0.5, "attention": name},
-            "attention": name,
-            "lengths": LENGTHS,
-            "along": one,
-        }
-        for name, one in (("softmax", softmax), ("linear", linear))
-    ]
-    return {spec: {"study": {"what": what}, "points": points}}
-
-
-def ended(attention, factor=lambda L: 1.0):
-    """The same with risks at the end that are `factor` times those predicted."""
-    task = LinearRegression(3, ar1(3, 0.5), noise=0.1)
-    exact = [factor(L) * tuned(task, L, attention)[1] for L in LENGTHS]
-    rows = [[[w * risk for risk in exact] for _ in range(3)] for w in (0.998, 1.0, 1.002)]
-    return along(1.0) | {"risk": rows}
-
-
-def test_risks_as_predicted_and_risks_that_are_not():
-    good = regression("icl-risk", ended("softmax"), ended("linear"))
-    assert [one.outcome for one in find("icl-risk").verdicts(good)] == [AGREES] * 6
-    apart = regression("icl-risk", ended("softmax", lambda L: 1.1), ended("linear", lambda L: 0.9))
-    claims = [one.outcome for one in find("icl-risk").verdicts(apart) if one.claim.startswith("ours")]
-    assert claims == [DIFFERS] * 2
-    slow = regression("icl-risk", ended("softmax", lambda L: L**0.3), ended("linear"))
-    assert verdict_of("icl-risk", slow, "vanishes").outcome is DIFFERS
-    assert verdict_of("icl-risk", slow, "becomes linear").outcome is DIFFERS
-    assert verdict_of("icl-risk", slow, "does no worse").outcome is DIFFERS
-    turned = regression("icl-risk", ended("linear"), ended("softmax"))
-    assert verdict_of("icl-risk", turned, "becomes linear").outcome is CANNOT_TELL
-    small = regression("icl-risk", ended("softmax", lambda L: 1e-3), ended("linear"))
-    assert verdict_of("icl-risk", small, "ridge regression is the floor").outcome is DIFFERS
-
-
-def test_gaps_to_the_flow_that_vanish_and_that_do_not():
-    good = regression("icl-trajectory", along(0.5), along(0.5))
-    assert [one.outcome for one in find("icl-trajectory").verdicts(good)] == [AGREES] * 3
-    bad = regression("icl-trajectory", along(-0.3), along(0.5))
-    assert [one.outcome for one in find("icl-trajectory").verdicts(bad)] == [DIFFERS] * 3
-
-
-# --- gradients ------------------------------------------------------------------------------------
-
-
-def gradients(exponent, off=1.0):
-    n = [32, 128, 512]
-    points = []
-    for H in (0.25, 0.5, 1.0):
-        rms = [m ** -exponent(H) for m in n]
-        one = {
-            "rms": [off * x for x in rms],
-            "rms_standard_error": [0.02 * x for x in rms],
-            "fit": old_fit(exponent(H)),
-        }
-        points.append(
-            {"horizon": H, "n": n, "exact_output_rms": rms, **dict.fromkeys(("output", "A", "V"), one)}
-        )
-    return {"gradient-concentration": {"points": points}}
-
-
-def test_gradients_that_concentrate_and_that_do_not():
-    good = find("gradient-concentration").verdicts(gradients(lambda H: 0.5 - 0.15 * max(0.0, H - 0.5)))
-    assert {one.outcome for one in good} == {AGREES}
-    bad = find("gradient-concentration").verdicts(gradients(lambda H: -0.1 + 0.3 * H, off=1.5))
-    assert {one.outcome for one in bad} == {DIFFERS}
-
-
 # --- figures --------------------------------------------------------------------------------------
 
 
@@ -326,9 +238,6 @@ def test_gradients_that_concentrate_and_that_do_not():
         ("moment-constant", moment(lambda R: R), 1),
         ("gaussian", slopes(paper), 3),
         ("sphere", slopes(paper), 3),
-        ("icl-risk", regression("icl-risk", along(0.9), along(0.9)), 1),
-        ("icl-trajectory", regression("icl-trajectory", along(0.9), along(0.9)), 2),
-        ("gradient-concentration", gradients(lambda H: 0.5), 3),
     ],
 )
 def test_figures_have_their_panels_and_names(name, runs, axes):

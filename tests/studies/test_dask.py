@@ -252,6 +252,8 @@ def test_tasks_on_cuda_ask_for_a_gpu():
     assert labels(Study(**exact)) == {"GPU": 1.0}
     assert labels(Study(**exact, resources={"GPU": 2.0, "A100": 1.0})) == {"GPU": 2.0, "A100": 1.0}
     assert labels(Study(name="e", kind="exact", grid={"device": ["cpu", "cuda"]})) == {"GPU": 1.0}
+    assert labels(Study(name="i", kind="icl", what={"optimizer": {"device": "cuda"}})) == {"GPU": 1.0}
+    assert labels(Study(name="i", kind="icl", cases=[{"optimizer.device": "cuda"}])) == {"GPU": 1.0}
     assert labels(Study(name="e", kind="exact")) == {}
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import attnlimit as al
-from attnlimit import icl
 from attnlimit.studies import StoreError, derive, open_run, run_study, study_from
 from attnlimit.studies.kind import kind, kinds
 from attnlimit.studies.kinds.convergence import Measured
@@ -163,54 +162,6 @@ def test_exact_is_the_exact_curve():
         record = derive(found)
     assert [point["varies"]["n"] for point in record["points"]] == ["[100, 1000]", "[1000000000000]"]
     assert record["points"][0]["rates"]["rms"] == pytest.approx((2**0.5 - 1) / 4)
-
-
-def test_icl_is_train_with_the_task_s_seed():
-    study = study_from(
-        {
-            "name": "i",
-            "kind": "icl",
-            "what": {
-                "task": {"dim": 2, "rho": 0.5},
-                "lengths": [5, 20],
-                "steps": 30,
-                "lr": 0.05,
-                "reports": 3,
-                "evaluation": 64,
-                "test_lengths": [10],
-            },
-            "replicates": 4,
-            "chunk": 2,
-        }
-    )
-    first, second = only_tasks(study)
-    expected = icl.train(
-        icl.LinearRegression(2, icl.ar1(2, 0.5)),
-        [5, 20],
-        steps=30,
-        lr=0.05,
-        reports=3,
-        evaluation=64,
-        test_lengths=[10],
-        seeds=2,
-        generator=first.stream,
-    )
-    results = [run(first), run(second)]
-    assert [row[4] for row in results[0].rows()] == [row["risk"] for row in expected.rows()]
-    found = kind("icl").result.joined(results).summary()
-    final = [[row[4] for one in results for row in one.rows() if row[1:3] == [30, L]] for L in (5, 20)]
-    assert found["risk"] == pytest.approx([sum(values) / 4 for values in final])
-    assert found["replicates"] == 4
-    assert torch.tensor(found["test_risk"]).shape == (4, 2, 1)
-
-
-@pytest.mark.parametrize(
-    "task", [{"kind": "classification", "dim": 2}, {"kind": "denoising", "dim": 2, "components": 2}]
-)
-def test_other_icl_tasks(task):
-    what = {"task": task, "lengths": [5], "steps": 3, "evaluation": 32, "reports": 2}
-    (only,) = only_tasks(study_from({"name": "i", "kind": "icl", "what": what, "replicates": 2}))
-    assert {row[1] for row in run(only).rows()} >= {0, 3}
 
 
 def test_results_are_compressed_json_and_keep_every_bit():

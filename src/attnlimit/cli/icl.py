@@ -1,120 +1,88 @@
-"""attnlimit icl: train on finite prompts as a file says, and compare with the infinite-prompt limit."""
+"""attnlimit icl: a study of training on finite prompts, beside the infinite-prompt limit."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, guarded, out, print_json, table
 from attnlimit.errors import InputError
-from attnlimit.files.records import finite, write_json, write_table
+from attnlimit.files.records import finite, write_table
 
 if TYPE_CHECKING:
-    from attnlimit.icl.spec import Spec
-    from attnlimit.icl.sweep import Sweep
+    from attnlimit.icl.comparison import Comparison
+    from attnlimit.studies import Findings
 
 
 @guarded
 def icl(
-    spec: Annotated[Path, typer.Argument(help="File that says what to train, e.g. examples/icl-risk.yaml.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SPEC|RUN", help="A study of kind icl, e.g. examples/icl-risk.yaml.")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="The file's quick size: under a minute.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for tables, figures and checkpoints (runs/NAME).")
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that is there.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes (default: one a core; 1 runs in this process).")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoints.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Run directory (default: attnlimit-out/NAME).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train attention on finite prompts and set it against the infinite-prompt flow: risks, gaps, rates.
 
-    Writes spec.json, runs.parquet and runs.csv (every report), risks.csv, summary.json and the figures as .png and .pdf.
+    The same as `attnlimit sweep` of the study, told in tables of in-context learning (also as risks.csv). A training that was
+    stopped goes on from its last checkpoint.
     """
-    from attnlimit.icl.spec import read_spec
-    from attnlimit.icl.sweep import sweep
+    from attnlimit.cli.studies import go, study_of  # needs an extra
 
-    found = read_spec(spec, quick=quick)
-    folder = folder or Path("runs") / (found.name + "-quick" * quick)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: give --out a folder.")
-    kept = folder / "checkpoints"
-    kept.mkdir(parents=True, exist_ok=True)
-    try:
-        with progress("steps") as step:
-            result = sweep(found, folder=kept, resume=resume, progress=step)
-    except KeyboardInterrupt as stop:
-        err.print(
-            f"[bold]Interrupted.[/] Checkpoints are in {kept}; run the same command with --resume to go on."
-        )
-        raise typer.Exit(130) from stop
-    written = _write(result, found, folder)
+    study, folder = study_of(source, folder, quick, resume)
+    if study.kind != "icl":
+        raise InputError(f"{source} is a study of kind {study.kind}, not icl: run it with attnlimit sweep.")
+    go(study, folder, workers, None, as_json, tell=_tell)
+
+
+def _tell(found: Findings, folder: Path, as_json: bool) -> None:
+    from attnlimit.studies import summary
+    from attnlimit.studies.kinds.icl import comparisons
+
+    tasks = comparisons(found.points)
+    if tasks:
+        write_table(folder / "risks.csv", [{"task": one.name, **row} for one in tasks for row in one.rows()])
     if as_json:
-        print_json(result.to_dict() | {"folder": str(folder), "files": [path.name for path in written]})
-    else:
-        _show(result, folder)
+        print_json(finite({**summary(found), "comparisons": [one.to_dict() for one in tasks]}))
+        return
+    for one in tasks:
+        _say(one)
+    files = "report.html, summary.json, results.parquet, risks.csv, figures"
+    out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
 
 
-def _write(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
-    from attnlimit.report.html import write_report
-    from attnlimit.studies.machine import versions
-
-    runs = list(result.rows())
-    paths = [write_table(folder / f"runs{ending}", runs) for ending in (".parquet", ".csv")]
-    paths.append(write_table(folder / "risks.csv", result.risks()))
-    paths.append(write_json(folder / "spec.json", spec.model_dump(mode="json")))
-    record = {**result.to_dict(), "seed": spec.seed, "versions": versions()}
-    paths.append(write_json(folder / "summary.json", finite(record)))
-    return [*paths, *_figures(result, spec, folder), write_report(folder)]
-
-
-def _figures(result: Sweep, spec: Spec, folder: Path) -> list[Path]:
-    from attnlimit.report.figures.icl_lengths import lengths_figure
-    from attnlimit.report.figures.icl_risk import risk_figure
-    from attnlimit.report.figures.icl_trajectory import trajectory_figure
-    from attnlimit.report.figures.style import save
-
-    paths = []
-    for place, part in enumerate(result.tasks):
-        figures: dict[str, Any] = {}
-        if "risk" in spec.figures:
-            figures["risk"] = risk_figure(part)
-        if "trajectory" in spec.figures:
-            figures["trajectory"] = trajectory_figure(list(part.runs.values()), part.name)
-        if "lengths" in spec.figures:
-            for attention, run in part.runs.items():
-                figures[f"lengths-{attention}"] = lengths_figure(run, f"{part.name}, {attention} attention")
-        for name, figure in figures.items():
-            paths += [save(figure, folder / f"{name}-{place}{kind}") for kind in (".png", ".pdf")]
-    return paths
-
-
-def _show(result: Sweep, folder: Path) -> None:
-    for part in result.tasks:
-        columns, rows = ["L"], []
-        for attention in part.runs:
-            columns += [attention] + ["predicted"] * (attention in part.predicted)
-        columns += ["floor"] * (part.floors is not None) + ["L = ∞"] * (part.transferred is not None)
-        for row in result.risks():
-            if row["task"] != part.name:
-                continue
-            cells: list[object] = [f"{row['length']:,}"]
-            for attention in part.runs:
-                half = (row[f"{attention}_high"] - row[f"{attention}_low"]) / 2
-                cells += [f"{row[attention]:.3g} ± {half:.1g}"]
-                cells += [f"{row[f'{attention}_predicted']:.3g}"] * (attention in part.predicted)
-            cells += [f"{row[name]:.3g}" for name in ("floor", "solution") if row[name] is not None]
-            rows.append(cells)
-        out.print(table(f"{part.name}: risk after training, ± 95 % over seeds", columns, rows))
-        constants = part.constants()
-        if constants:
-            told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
-            words = f"Predicted as L → ∞: risk {told}; with the L = ∞ weights ∝ L^−{part.exponent():.3g}."
-            out.print(words, highlight=False, markup=False, soft_wrap=True)
-        rates = part.rates()
-        if rates:
-            out.print("Exponents fitted over the longer half of the lengths:", highlight=False)
-        for rate in rates:
-            interval = "" if rate["low"] != rate["low"] else f"  [{rate['low']:.2f}, {rate['high']:.2f}]"
-            words = f"  {rate['exponent']:5.2f}{interval}  {rate['attention']}: {rate['quantity']}"
-            out.print(words, highlight=False, markup=False, soft_wrap=True)
-    out.print(f"Tables and figures are in {folder}", highlight=False, markup=False)
+def _say(one: Comparison) -> None:
+    columns, rows = ["L"], []
+    for name in one.runs:
+        columns += [name] + ["predicted"] * (name in one.predicted)
+    columns += ["floor"] * (one.floors is not None) + ["L = ∞"] * (one.solution is not None)
+    for m, length in enumerate(one.lengths):
+        cells = [f"{length:,}"]
+        for name in one.runs:
+            ends = one.ending(name)
+            cells.append(f"{float(ends.mean[m]):.3g} ± {float(ends.high[m] - ends.mean[m]):.1g}")
+            cells += [f"{float(one.predicted[name][m]):.3g}"] if name in one.predicted else []
+        cells += [] if one.floors is None else [f"{one.floors[m].value:.3g}"]
+        cells += [] if one.solution is None else [f"{float(one.solution[m]):.3g}"]
+        rows.append(cells)
+    out.print(table(f"{one.name}: risk after training, ± 95 % over seeds", columns, rows))
+    if constants := one.constants():
+        told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
+        words = f"Predicted as L → ∞: risk {told}; with the L = ∞ weights ∝ L^−{one.exponent():.3g}."
+        out.print(words, highlight=False, markup=False, soft_wrap=True)
+    rates = one.rates()
+    if rates:
+        out.print("Exponents fitted over the longer half of the lengths:", highlight=False)
+    for rate in rates:
+        interval = "" if rate.low != rate.low else f"  [{rate.low:.2f}, {rate.high:.2f}]"
+        words = f"  {rate.exponent:5.2f}{interval}  {rate.attention}: {rate.quantity}"
+        out.print(words, highlight=False, markup=False, soft_wrap=True)

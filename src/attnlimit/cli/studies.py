@@ -61,18 +61,30 @@ def study_of(source: Path, folder: Path | None, quick: bool, resume: bool) -> tu
     return study, folder
 
 
-def go(study: Study, folder: Path, workers: int | None, dask: str | None, as_json: bool) -> None:
-    """Run it, write what follows from the store, and say how it ended."""
+def tell(found: Findings, folder: Path, as_json: bool) -> None:
+    """What was found, as a table or as JSON."""
+    if as_json:
+        print_json(summary(found))
+    else:
+        _say(found, folder)
+
+
+def go(
+    study: Study,
+    folder: Path,
+    workers: int | None,
+    dask: str | None,
+    as_json: bool,
+    tell: Callable[[Findings, Path, bool], None] = tell,
+) -> None:
+    """Run it, write what follows from the store, tell what was found and how it ended."""
     count = workers or _processes(study)
     with _bar(study.name) as step:
         finished = run_study(study, folder, lambda stop: _executor(stop, study, count, dask), report=step)
     if finished.interrupted and finished.done < finished.total:
         _stopped(finished)
     found = _derived(folder)
-    if as_json:
-        print_json(summary(found))
-    else:
-        _say(found, folder)
+    tell(found, folder, as_json)
     if finished.failed:
         _failed(finished, found)
 

@@ -149,7 +149,7 @@ def _told(error: Any, lines: Mapping[Place, int]) -> str:
             place = (*place, part)
     at = f"line {lines[place]}, " if place in lines else ""
     field = ".".join(str(part) for part in error["loc"]) or "the file"
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{at}{field}: there is no such field"
     if error["type"] == "missing":
         return f"{at}{field}: this field is missing"

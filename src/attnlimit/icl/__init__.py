@@ -1,19 +1,25 @@
 """In-context learning: softmax attention on finite prompts against its infinite-prompt limit."""
 
-from attnlimit.icl.concentration import concentration
-from attnlimit.icl.concentration_result import Concentration
-from attnlimit.icl.descent import Diverged, descend
+from attnlimit.icl.concentration import Concentration, Trials, concentration
 from attnlimit.icl.finite import FiniteRisk, finite_risk
-from attnlimit.icl.flow import flow
+from attnlimit.icl.flow import Diverged, WeightPath, descend, flow
 from attnlimit.icl.infinite import infinite_predictions, infinite_risk
-from attnlimit.icl.long_prompts import long_prompt_constant
-from attnlimit.icl.path import Path
+from attnlimit.icl.jacobians import Loss
+from attnlimit.icl.methods import Evaluation, Optimizer, Saving, Start
 from attnlimit.icl.stationary import StationaryPoint, endpoint, stationary_points
-from attnlimit.icl.tasks import Classification, Floor, LinearRegression, MixtureDenoising, Prompts, Task, ar1
+from attnlimit.icl.tasks import (
+    Classification,
+    Floor,
+    InContextTask,
+    LinearRegression,
+    MixtureDenoising,
+    Prompts,
+    ar1,
+)
 from attnlimit.icl.train import train
 from attnlimit.icl.training import Training
-from attnlimit.icl.transfer import Transfer, transfer
-from attnlimit.icl.tuning import tuned
+from attnlimit.icl.transfer import TrainedCheck, Transfer, transfer
+from attnlimit.icl.tuning import long_prompt_constant, tuned
 from attnlimit.icl.weights import Block, Weights, balanced
 
 __all__ = [
@@ -21,16 +27,23 @@ __all__ = [
     "Classification",
     "Concentration",
     "Diverged",
+    "Evaluation",
     "FiniteRisk",
     "Floor",
+    "InContextTask",
     "LinearRegression",
+    "Loss",
     "MixtureDenoising",
-    "Path",
+    "Optimizer",
     "Prompts",
+    "Saving",
+    "Start",
     "StationaryPoint",
-    "Task",
+    "TrainedCheck",
     "Training",
     "Transfer",
+    "Trials",
+    "WeightPath",
     "Weights",
     "ar1",
     "balanced",

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.icl.kernels import linear_moments, softmax_moments, wishart_moments
-from attnlimit.icl.tasks import Task
+from attnlimit.icl.tasks import InContextTask
 
 TRAINING, EVALUATION, START = 0, 1, 2
 """What a stream is for."""
@@ -61,7 +61,7 @@ class Batch:
 
 
 def draw(
-    task: Task,
+    task: InContextTask,
     attention: str,
     lengths: Sequence[int],
     batch: int,

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import replacing
 
-SCHEMA = "attnlimit.icl/1"
+SCHEMA = "attnlimit.icl/2"
 
 
 def write(path: Path, plan: dict[str, Any], step: int, tensors: dict[str, Tensor]) -> None:

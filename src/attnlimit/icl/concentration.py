@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,17 +13,100 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.attention.linear import LinearHead
-from attnlimit.errors import InputError
-from attnlimit.icl.concentration_result import Concentration
-from attnlimit.icl.exact_outputs import exact_outputs
+from attnlimit.drawing import Drawn
+from attnlimit.errors import InputError, NotKnown
+from attnlimit.exact import curve, exact_error
 from attnlimit.icl.jacobians import Jacobians, Loss, jacobians
 from attnlimit.inputs import as_count, as_counts, as_generator
 from attnlimit.measures import Empirical, Measure
+from attnlimit.rates import ErrorCurve, PowerFit, fit_power
 from attnlimit.sampling import Convergence
 
 LENGTHS = tuple(2**k for k in range(4, 13))
-Target: TypeAlias = Callable[[Tensor], Tensor]
-"""Queries (m, d_query) ↦ targets, (m,) for the last output coordinate or (m, d_out) for all of them."""
+POPULATION, QUERIES, SEED = 2**16, 128, 2512_11787
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """How often a prompt is drawn, and how many fresh queries it is asked each time, of which law."""
+
+    replicates: int = 64
+    queries: int = 64
+    query_law: Measure | None = None
+    """The prompt law unless given."""
+
+    def __post_init__(self) -> None:
+        for name in ("replicates", "queries"):
+            object.__setattr__(self, name, as_count(getattr(self, name), name))
+        if self.replicates < 2:
+            raise InputError(
+                f"replicates must be at least 2, got {self.replicates}: standard errors are their spread."
+            )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Concentration(Drawn):
+    """Errors against prompt length, by name: output, A, V and, with a loss, loss_A and loss_V."""
+
+    lengths: tuple[int, ...]
+    errors: Mapping[str, Convergence]
+    """Rows, one a replicate, and curves with standard errors."""
+    exact: ErrorCurve | None
+    """The exact error of the outputs, to lay beside errors["output"].rms."""
+    prompt_law: str
+    query_law: str
+
+    def fit(
+        self,
+        name: str = "output",
+        statistic: Literal["mean", "rms"] = "rms",
+        *,
+        from_length: int = 1,
+        **options: Any,
+    ) -> PowerFit:
+        """error = C L^{−exponent} through the curve of that name, from `from_length` on, with an interval from resampling
+        whole replicates; `options` are those of `attnlimit.rates.fit_power`."""
+        if name not in self.errors:
+            raise InputError(f"No error named {name!r}: there are {', '.join(self.errors)}.")
+        keep = [i for i, length in enumerate(self.lengths) if length >= from_length]
+        if len(keep) < 3:
+            raise InputError(
+                f"A rate needs at least 3 lengths, got {len(keep)} of {from_length} or more tokens: measure more of them."
+            )
+        found = self.errors[name]
+        rows = found.errors if statistic == "mean" else found.squares.sqrt()
+        return fit_power([self.lengths[i] for i in keep], rows[:, keep], statistic=statistic, **options)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One record for every quantity, replicate and length: quantity, replicate, length, error and square."""
+        return [
+            {"quantity": name, "replicate": r, "length": length, "error": error, "square": square}
+            for name, found in self.errors.items()
+            for r, (norms, squares) in enumerate(
+                zip(found.errors.tolist(), found.squares.tolist(), strict=True)
+            )
+            for length, error, square in zip(self.lengths, norms, squares, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        last = ", ".join(f"{name} {float(found.rms[-1]):.3g}" for name, found in self.errors.items())
+        return (
+            f"Concentration({self.prompt_law}, L = {self.lengths[0]} … {self.lengths[-1]}; rms at the end: {last}; "
+            f"{next(iter(self.errors.values())).method})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        fits = {}
+        if len(self.lengths) >= 3:
+            fits = {name: self.fit(name).to_dict() for name in self.errors}
+        return {
+            "lengths": list(self.lengths),
+            "prompt_law": self.prompt_law,
+            "query_law": self.query_law,
+            "errors": {name: found.to_dict() for name, found in self.errors.items()},
+            "fits": fits,
+            "exact": None if self.exact is None else self.exact.to_dict(),
+        }
 
 
 def concentration(
@@ -30,11 +114,8 @@ def concentration(
     prompt_law: Measure,
     lengths: Sequence[int] = LENGTHS,
     *,
-    queries: Measure | None = None,
-    query_count: int = 64,
-    replicates: int = 64,
-    loss: str | None = None,
-    target: Target | None = None,
+    trials: Trials = Trials(),  # noqa: B008  (frozen)
+    loss: Loss | None = None,
     exact: bool = True,
     generator: torch.Generator | int = 0,
     progress: Callable[[int, int], object] | None = None,
@@ -49,36 +130,30 @@ def concentration(
     where ȳ_p and C_p are mean and covariance of the tokens under the softmax weights. Tokens of shorter prompts are the
     first of longer ones.
 
-    queries
-        ν, the law of the queries (the prompt law unless given); `query_count` fresh ones in each replicate.
-    loss, target
-        "squared" or "logistic" (targets ±1), with a function from queries to targets.
+    trials
+        How many replicates, each with how many fresh queries, and their law ν, the prompt law unless given.
     exact
         Whether the exact mean square error of the outputs is computed beside the Monte Carlo one.
 
     >>> from attnlimit import Box, Head
-    >>> found = concentration(Head([[0.5]]), Box(1), [16, 64, 256], replicates=50, generator=0)
+    >>> found = concentration(Head([[0.5]]), Box(1), [16, 64, 256], trials=Trials(replicates=50), generator=0)
     >>> found.fit("A")
     PowerFit(exponent 0.4795, 95 % interval 0.4076 to 0.5555)
     """
     sizes = checked_lengths(lengths)
-    source = prompt_law if queries is None else queries
-    _check(head, prompt_law, source, loss, target)
-    count, m = as_count(replicates, "replicates"), as_count(query_count, "query_count")
-    if count < 2:
-        raise InputError(f"replicates must be at least 2, got {count}: standard errors are their spread.")
-    chosen = None if loss is None or target is None else (Loss.named(loss), target)
+    source = prompt_law if trials.query_law is None else trials.query_law
+    _check(head, prompt_law, source)
     generator = as_generator(generator, prompt_law.device)
     rows = []
-    for done in range(1, count + 1):
-        rows.append(_replicate(head, prompt_law, source, sizes, m, chosen, generator))
+    for done in range(1, trials.replicates + 1):
+        tokens = prompt_law.sample(sizes[-1], generator=generator).tokens
+        x = head.checked(source.sample(trials.queries, generator=generator).tokens)
+        rows.append(_replicate(head, prompt_law, tokens, x, sizes, loss))
         if progress is not None:
-            progress(done, count)
-    method = (
-        f"Monte Carlo, {count} replicates, nested prompts, {m} fresh queries of law {source!r} a replicate"
-    )
+            progress(done, trials.replicates)
+    method = f"Monte Carlo, {trials.replicates} replicates, nested prompts, {trials.queries} fresh queries of law {source!r} a replicate"
     errors = {name: _gathered(sizes, name, [row[name] for row in rows], method) for name in rows[0]}
-    beside = exact_outputs(head, prompt_law, sizes, queries) if exact else None
+    beside = exact_outputs(head, prompt_law, sizes, trials.query_law) if exact else None
     return Concentration(sizes, errors, beside, repr(prompt_law), repr(source))
 
 
@@ -91,7 +166,31 @@ def checked_lengths(lengths: object, name: str = "lengths") -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _check(head: Head, law: Measure, source: Measure, loss: str | None, target: Target | None) -> None:
+def exact_outputs(
+    head: Head, law: Measure, lengths: tuple[int, ...], queries: Measure | None = None
+) -> ErrorCurve:
+    """(E_x E‖Γ_L − Γ‖²)^{1/2} without sampled prompts. Queries of the prompt law are averaged as in `curve`, others over 128
+    of them. Laws without a projected form (Box and Rademacher off the axes) are stood for by 65,536 of their tokens."""
+    try:
+        if queries is None:
+            return curve(head, law, lengths)
+        return _averaged(head, law, lengths, queries, "")
+    except NotKnown:
+        population = law.sample(POPULATION, generator=SEED)
+        words = f" for a population of {POPULATION:,} tokens of the law"
+        return _averaged(head, population, lengths, law if queries is None else queries, words)
+
+
+def _averaged(head: Head, law: Measure, lengths: tuple[int, ...], queries: Measure, words: str) -> ErrorCurve:
+    x = queries.sample(QUERIES, generator=SEED + 1).tokens
+    result = exact_error(head, law, lengths, x)
+    found = result.curve()
+    error = result.mean_square.std(0) / (2 * found.error) / QUERIES**0.5
+    method = f"{result.method}{words}, averaged over {QUERIES} random queries"
+    return replace(found, standard_error=error, method=method)
+
+
+def _check(head: Head, law: Measure, source: Measure) -> None:
     if head.heads:
         raise InputError(f"concentration takes one head at a time, got {head!r}: use head.each().")
     if isinstance(head, LinearHead):
@@ -103,46 +202,34 @@ def _check(head: Head, law: Measure, source: Measure, loss: str | None, target: 
     head.check_fits(law)
     if source.dim != head.query_dim:
         raise InputError(f"Queries of law {source!r} do not fit {head.query_dim}-dimensional queries.")
-    if (loss is None) != (target is None):
-        raise InputError(f"loss= and target= go together, got loss={loss!r} and target={target!r}.")
-    if loss is not None:
-        Loss.named(loss)
 
 
 def _replicate(
     head: Head,
     law: Measure,
-    source: Measure,
+    tokens: Float[Tensor, "L d"],
+    x: Float[Tensor, "m dq"],
     sizes: tuple[int, ...],
-    m: int,
-    chosen: tuple[Loss, Target] | None,
-    generator: torch.Generator,
+    loss: Loss | None,
 ) -> dict[str, Float[Tensor, "lengths m"]]:
     """Errors at every length and query, by name."""
-    tokens = law.sample(sizes[-1], generator=generator).tokens
-    x = head.checked(source.sample(m, generator=generator).tokens)
     infinite = jacobians(head, law, x)
     found: dict[str, list[Tensor]] = {}
     for size in sizes:
-        finite = jacobians(head, Empirical(tokens[:size]), x)
-        for name, error in _errors(finite, infinite, chosen).items():
+        for name, error in _errors(jacobians(head, Empirical(tokens[:size]), x), infinite, loss).items():
             found.setdefault(name, []).append(error.double())
     return {name: torch.stack(errors) for name, errors in found.items()}
 
 
-def _errors(
-    finite: Jacobians, infinite: Jacobians, chosen: tuple[Loss, Target] | None
-) -> dict[str, Float[Tensor, " m"]]:
+def _errors(finite: Jacobians, infinite: Jacobians, loss: Loss | None) -> dict[str, Float[Tensor, " m"]]:
     x = infinite.x
     errors = {
         "output": (finite.output - infinite.output).norm(dim=-1),
         "A": torch.linalg.matrix_norm(finite.C - infinite.C) * x.norm(dim=-1),
         "V": (finite.y - infinite.y).norm(dim=-1) * infinite.output.shape[-1] ** 0.5,
     }
-    if chosen is not None:
-        loss, target = chosen
-        wanted = target(x)
-        here, there = (side.loss_gradients(loss, wanted) for side in (finite, infinite))
+    if loss is not None:
+        here, there = (side.loss_gradients(loss) for side in (finite, infinite))
         for name, one, other in zip(("loss_A", "loss_V"), here, there, strict=True):
             errors[name] = torch.linalg.matrix_norm(one - other)
     return errors

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnlimit.attention import Head
 from attnlimit.exact import exact_error
 from attnlimit.icl.concentration import checked_lengths
-from attnlimit.icl.tasks import LinearRegression, Task
+from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta
 from attnlimit.inputs import as_count, as_generator
 from attnlimit.measures import Gaussian
@@ -48,7 +48,7 @@ class FiniteRisk:
 
 
 def finite_risk(
-    task: Task,
+    task: InContextTask,
     theta: Theta,
     lengths: Sequence[int] | int,
     *,
@@ -129,7 +129,7 @@ def _quasi_normal(dim: int) -> Float[Tensor, "p d"]:
 
 
 def _sampled(
-    task: Task, weights: Weights, lengths: tuple[int, ...], count: int, generator: torch.Generator
+    task: InContextTask, weights: Weights, lengths: tuple[int, ...], count: int, generator: torch.Generator
 ) -> FiniteRisk:
     rows = sampled_losses(task, weights, lengths, count, generator)
     method = f"Monte Carlo, {count:,} prompts, nested lengths"
@@ -137,7 +137,7 @@ def _sampled(
 
 
 def sampled_losses(
-    task: Task, weights: Weights, lengths: tuple[int, ...], count: int, generator: torch.Generator
+    task: InContextTask, weights: Weights, lengths: tuple[int, ...], count: int, generator: torch.Generator
 ) -> Float[Tensor, "count lengths"]:
     """The loss on each prompt, cut to each length."""
     at_once = max(1, TOKENS_AT_ONCE // lengths[-1])

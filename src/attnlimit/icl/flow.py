@@ -1,37 +1,116 @@
-"""Training on infinite prompts: gradient flow of the exact risk."""
+"""Training on infinite prompts: gradient flow and gradient descent of the exact risk, and the path of weights they take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from scipy.integrate import solve_ivp
+from torch import Tensor
 
+from attnlimit.drawing import Drawn
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
 from attnlimit.icl.gradient import Problem, problem
 from attnlimit.icl.infinite import risk_method
-from attnlimit.icl.path import Path, gathered
-from attnlimit.icl.tasks import Task
-from attnlimit.icl.weights import Theta, as_theta, balanced, regression
-from attnlimit.inputs import Array, as_float, as_positive
+from attnlimit.icl.tasks import InContextTask, LinearRegression
+from attnlimit.icl.weights import Block, Theta, Weights, as_theta, balanced, regression
+from attnlimit.inputs import Array, as_count, as_float, as_one_of, as_positive
 
-LONGEST = 1e6
+LONGEST, TOO_FAR = 1e6, 1e6
 Solver: TypeAlias = Literal["LSODA", "DOP853", "BDF", "Radau"]
-SOLVERS: tuple[Solver, ...] = get_args(Solver)
+
+
+class Diverged(AttnlimitError, ArithmeticError):
+    """Training left all bounds: the message names the step, the norm of the weights and the step size."""
+
+    def __init__(self, message: str, step: int, norm: float) -> None:
+        super().__init__(message)
+        self.step = step
+        self.norm = norm
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightPath(Drawn):
+    """Weights, risk and gradient norm at each time (flow) or after each step size × steps (descent)."""
+
+    task: InContextTask
+    times: Float[Tensor, " T"]
+    U: Float[Tensor, "T D D"]
+    V: Float[Tensor, "T D D"]
+    risk: Float[Tensor, " T"]
+    gradient_norm: Float[Tensor, " T"]
+    form: str
+    method: str
+    stopped: str
+    """Why the path ends where it does, in words."""
+
+    @property
+    def A(self) -> Float[Tensor, "T d d"]:
+        """The upper left block of U."""
+        return self.U[:, :-1, :-1]
+
+    @property
+    def b(self) -> Float[Tensor, " T"]:
+        """The lower right entry of V."""
+        return self.V[:, -1, -1]
+
+    @property
+    def end(self) -> Weights:
+        return Weights(self.U[-1], self.V[-1])
+
+    @property
+    def end_block(self) -> Block:
+        return Block(self.A[-1], float(self.b[-1]))
+
+    @property
+    def conserved(self) -> Float[Tensor, " T"] | None:
+        """‖U‖_F² − ‖V‖_F² (‖A‖_F² − b² for the block), which the flow of regression keeps since its model depends on
+        products of U and V alone; None for tasks that keep nothing."""
+        if not isinstance(self.task, LinearRegression):
+            return None
+        return self.U.square().sum((-2, -1)) - self.V.square().sum((-2, -1))
+
+    @property
+    def drift(self) -> float | None:
+        """Largest change of the conserved quantity: for a flow the solver's error, for descent of the order of the step."""
+        c = self.conserved
+        return None if c is None else float((c - c[0]).abs().max())
+
+    def __repr__(self) -> str:
+        drift = "" if self.drift is None else f", conserved to {self.drift:.1e}"
+        return (
+            f"WeightPath({self.form}, t = 0 … {float(self.times[-1]):.4g}, risk {float(self.risk[0]):.4g} … "
+            f"{float(self.risk[-1]):.4g}{drift}; {self.method})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        arrays = {name: getattr(self, name).tolist() for name in ("times", "U", "V", "risk", "gradient_norm")}
+        return {
+            "task": repr(self.task),
+            **arrays,
+            "conserved": None if self.conserved is None else self.conserved.tolist(),
+            "drift": self.drift,
+            "form": self.form,
+            "method": self.method,
+            "stopped": self.stopped,
+        }
 
 
 def flow(
-    task: Task,
+    task: InContextTask,
     theta0: Theta | None = None,
     *,
     times: Array | None = None,
     gradient_norm: float | int = 1e-7,
     rtol: float | int = 1e-9,
     atol: float | int = 1e-11,
-    solver: str = "LSODA",
-) -> Path:
+    solver: Solver = "LSODA",
+) -> WeightPath:
     """θ̇ = −∇R(θ), R the infinite-prompt risk, by scipy's solve_ivp with the tolerances given.
 
     theta0
@@ -54,9 +133,7 @@ def flow(
     >>> round(float(path.b[-1]), 6), round(endpoint(task).b, 6)
     (1.316074, 1.316074)
     """
-    method = next((name for name in SOLVERS if name == solver), None)
-    if method is None:
-        raise InputError(f"solver must be one of {', '.join(SOLVERS)}, got {solver!r}.")
+    as_one_of(solver, Solver, "solver")
     theta = as_theta(task, balanced(regression(task, "A balanced start")) if theta0 is None else theta0)
     rtol, atol = as_positive(rtol, "rtol"), as_positive(atol, "atol")
     grid = None if times is None else _checked_times(times)
@@ -73,7 +150,7 @@ def flow(
         velocity,
         (0.0, last),
         parts.start.numpy(),
-        method=method,
+        method=solver,
         t_eval=grid,
         events=settled if grid is None else None,
         rtol=rtol,
@@ -86,7 +163,65 @@ def flow(
     words = f"‖∇R‖ ≤ {small:g}" if solved.status == 1 else f"t = {last:g} was reached"
     how = f"{solver}, rtol {rtol:g}, atol {atol:g}; risk {risk_method(task)}"
     points = [torch.tensor(point) for point in solved.y.T]
-    return gathered(task, parts, solved.t.tolist(), points, how, words)
+    return _gathered(task, parts, solved.t.tolist(), points, how, words)
+
+
+def descend(
+    task: InContextTask, theta0: Theta, *, step_size: float | int, steps: int, record_every: int | None = None
+) -> WeightPath:
+    """θ_{k+1} = θ_k − step_size·∇R(θ_k) on the infinite-prompt risk; times of the path are step_size·k, as for the flow.
+
+    theta0 is (A, b) or (U, V), as in `flow`. About 200 points are recorded unless `record_every` is given, and always the
+    last. Weights beyond 10⁶ times the start stop the run with `Diverged`.
+
+    >>> from attnlimit.icl import LinearRegression, balanced
+    >>> task = LinearRegression(3)
+    >>> descend(task, balanced(task), step_size=0.5, steps=200).risk[-1] < 1e-6
+    tensor(True)
+    """
+    size, count = as_positive(step_size, "step_size"), as_count(steps, "steps")
+    every = max(1, count // 200) if record_every is None else as_count(record_every, "record_every")
+    parts = problem(task, as_theta(task, theta0))
+    flat = parts.start
+    bound = TOO_FAR * (1 + float(flat.norm()))
+    times, points = [0.0], [flat]
+    for step in range(1, count + 1):
+        try:
+            flat = flat - size * parts.value_and_gradient(flat)[1]
+        except LimitDoesNotExist as reason:
+            raise LimitDoesNotExist(f"Descent stops at step {step} of {count}: {reason}") from reason
+        norm = float(flat.norm())
+        if not math.isfinite(norm) or norm > bound:
+            raise Diverged(
+                f"Descent diverged at step {step} of {count}: the weights' norm is {norm:.3g} (at the start "
+                f"{float(parts.start.norm()):.3g}), with step size {size:g}. Use a smaller one, e.g. {size / 4:.2g}.",
+                step,
+                norm,
+            )
+        if step % every == 0 or step == count:
+            times.append(size * step)
+            points.append(flat)
+    method = f"gradient descent, step size {size:g}; risk {risk_method(task)}"
+    return _gathered(task, parts, times, points, method, f"{count} steps were made")
+
+
+def _gathered(
+    task: InContextTask, problem: Problem, times: list[float], points: list[Tensor], method: str, stopped: str
+) -> WeightPath:
+    """The path through these flat points."""
+    risks, gradients = zip(*(problem.value_and_gradient(point) for point in points), strict=True)
+    weights = [problem.weights(point) for point in points]
+    return WeightPath(
+        task,
+        torch.tensor(times, dtype=torch.float64),
+        torch.stack([w.U for w in weights]),
+        torch.stack([w.V for w in weights]),
+        torch.stack(risks),
+        torch.stack([gradient.norm() for gradient in gradients]),
+        problem.form,
+        method,
+        stopped,
+    )
 
 
 def _velocity(parts: Problem) -> Callable[[float, np.ndarray], np.ndarray]:

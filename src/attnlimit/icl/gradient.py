@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.icl.infinite import infinite_risk
-from attnlimit.icl.tasks import LinearRegression, Task
+from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.weights import Block, Weights
 
 Flat = Float[Tensor, " k"]
@@ -26,7 +26,7 @@ class Problem:
     weights: Callable[[Flat], Weights]
 
 
-def problem(task: Task, theta: Weights | Block) -> Problem:
+def problem(task: InContextTask, theta: Weights | Block) -> Problem:
     """The block form of regression, with its gradient written out, or full weights, with autograd's."""
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         return _block(task, theta)
@@ -52,7 +52,7 @@ def _block(task: LinearRegression, theta: Block) -> Problem:
     return Problem("block (A, b)", start, value_and_gradient, weights)
 
 
-def _full(task: Task, theta: Weights) -> Problem:
+def _full(task: InContextTask, theta: Weights) -> Problem:
     D = task.token_dim
 
     def weights(flat: Flat) -> Weights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,26 +12,27 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError
+from attnlimit.icl.tasks.base import LossKind
+from attnlimit.inputs import as_one_of
 from attnlimit.measures import Measure
 
 
-class Loss(NamedTuple):
-    """A loss by its derivative in the prediction."""
+@dataclass(frozen=True)
+class Loss:
+    """ "squared": ½(prediction − target)²; "logistic": log(1 + e^{−target·prediction}), targets ±1."""
 
-    name: str
-    slope: Callable[[Tensor, Tensor], Tensor]
-    """(prediction, target) ↦ ∂loss/∂prediction."""
+    kind: LossKind
+    target: Callable[[Tensor], Tensor]
+    """Queries (m, d_query) ↦ targets, (m,) for the last output coordinate or (m, d_out) for all of them."""
 
-    @classmethod
-    def named(cls, name: str) -> Loss:
-        """squared: ½(prediction − target)²; logistic: log(1 + e^{−target·prediction})."""
-        slopes: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-            "squared": lambda prediction, target: prediction - target,
-            "logistic": lambda prediction, target: -target * torch.sigmoid(-target * prediction),
-        }
-        if name not in slopes:
-            raise InputError(f"loss must be one of {', '.join(slopes)}, got {name!r}.")
-        return cls(name, slopes[name])
+    def __post_init__(self) -> None:
+        as_one_of(self.kind, LossKind, "loss")
+
+    def slope(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """∂loss/∂prediction."""
+        if self.kind == "squared":
+            return prediction - target
+        return -target * torch.sigmoid(-target * prediction)
 
 
 class Jacobians(NamedTuple):
@@ -41,11 +43,9 @@ class Jacobians(NamedTuple):
     y: Float[Tensor, "m d"]
     C: Float[Tensor, "m dv dk"]
 
-    def loss_gradients(
-        self, loss: Loss, target: Float[Tensor, "m ..."]
-    ) -> tuple[Float[Tensor, "m dk dq"], Float[Tensor, "m dv d"]]:
-        """∂loss/∂A = Cᵀr xᵀ and ∂loss/∂V = r yᵀ with r = ∂loss/∂Γ at each query. Targets (m,) are for the last coordinate of
-        the output, (m, d_out) for all of them."""
+    def loss_gradients(self, loss: Loss) -> tuple[Float[Tensor, "m dk dq"], Float[Tensor, "m dv d"]]:
+        """∂loss/∂A = Cᵀr xᵀ and ∂loss/∂V = r yᵀ with r = ∂loss/∂Γ at each query."""
+        target = loss.target(self.x)
         if target.shape == self.output.shape:
             r = loss.slope(self.output, target)
         elif target.shape == self.output.shape[:-1]:

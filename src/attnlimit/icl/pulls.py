@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlimit.icl.batches import Batch
 from attnlimit.icl.infinite import infinite_predictions
-from attnlimit.icl.tasks import Prompts, Task
+from attnlimit.icl.tasks import InContextTask, Prompts
 
 Models = Float[Tensor, "S M D D"]
 
@@ -23,7 +23,7 @@ class Pull(NamedTuple):
     V: Models
 
 
-def finite_pull(task: Task, U: Models, V: Models, batch: Batch, lengths: tuple[int, ...]) -> Pull:
+def finite_pull(task: InContextTask, U: Models, V: Models, batch: Batch, lengths: tuple[int, ...]) -> Pull:
     """Model (s, m) on the first lengths[m] tokens of the prompts of seed s.
 
     With z̄ and C the mean and covariance under the attention weights, out = V z̄ and g = ∂loss/∂out:
@@ -33,7 +33,7 @@ def finite_pull(task: Task, U: Models, V: Models, batch: Batch, lengths: tuple[i
     return _pull(task, V, batch, mean, cov)
 
 
-def infinite_pull(task: Task, U: Models, V: Models, batch: Batch) -> Pull:
+def infinite_pull(task: InContextTask, U: Models, V: Models, batch: Batch) -> Pull:
     """The same on infinite prompts with the batch's task vectors, queries and targets."""
     if batch.root is not None:  # white noise tilted by α has mean α and covariance I
         return _pull(task, V, batch, _scores(U, batch), None)
@@ -45,7 +45,7 @@ def infinite_pull(task: Task, U: Models, V: Models, batch: Batch) -> Pull:
 
 
 def finite_losses(
-    task: Task, U: Models, V: Models, batch: Batch, lengths: tuple[int, ...]
+    task: InContextTask, U: Models, V: Models, batch: Batch, lengths: tuple[int, ...]
 ) -> Float[Tensor, "S M T"]:
     """Mean loss of every model at every one of T lengths."""
     S, M = U.shape[:2]
@@ -56,10 +56,14 @@ def finite_losses(
 
 
 def slope(
-    task: Task, output: Float[Tensor, "S M B D"], target: Tensor
+    task: InContextTask, output: Float[Tensor, "S M B D"], target: Tensor
 ) -> tuple[Float[Tensor, "S M B"], Float[Tensor, "S M B D"]]:
     """The loss of each output, and its derivative in the output."""
-    if task.loss == "squared" and type(task).read is Task.read and type(task).risk is Task.risk:
+    if (
+        task.loss == "squared"
+        and type(task).read is InContextTask.read
+        and type(task).risk is InContextTask.risk
+    ):
         off = output[..., -1] - target
         derivative = torch.zeros_like(output)
         derivative[..., -1] = off
@@ -71,7 +75,7 @@ def slope(
     return loss.detach(), derivative
 
 
-def _pull(task: Task, V: Models, batch: Batch, mean: Tensor, cov: Tensor | None) -> Pull:
+def _pull(task: InContextTask, V: Models, batch: Batch, mean: Tensor, cov: Tensor | None) -> Pull:
     S, B, D = batch.query.shape
     mean = _per_model(_coloured(mean, batch), S)
     loss, g = slope(task, mean @ V.mT, batch.target[:, None])
@@ -101,5 +105,5 @@ def _prompts(batch: Batch) -> list[Prompts]:
     return [Prompts(query[:, None], query, target, vector) for query, target, vector in parts]
 
 
-def _infinite_loss(task: Task, U: Tensor, V: Tensor, prompts: Prompts) -> Float[Tensor, " M"]:
+def _infinite_loss(task: InContextTask, U: Tensor, V: Tensor, prompts: Prompts) -> Float[Tensor, " M"]:
     return task.risk(infinite_predictions(task, U, V, prompts), prompts.target).mean(-1)

@@ -10,7 +10,7 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import infinite_risk
-from attnlimit.icl.tasks import LinearRegression, Task
+from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.weights import Block, regression
 
 
@@ -34,7 +34,7 @@ class StationaryPoint:
         }
 
 
-def endpoint(task: Task, conserved: float | int = 0.0) -> Block:
+def endpoint(task: InContextTask, conserved: float | int = 0.0) -> Block:
     """The zero-risk point with b > 0 on the leaf ‖A‖_F² − b² = c:
 
         A = Σ⁻¹/b,   b² = (√(c² + 4 tr Σ⁻²) − c)/2,   so b = tr(Σ⁻²)^{1/4} from a balanced start (c = 0).
@@ -56,7 +56,7 @@ def endpoint(task: Task, conserved: float | int = 0.0) -> Block:
     return Block(inverse / b, b)
 
 
-def stationary_points(task: Task, conserved: float | int = 0.0) -> list[StationaryPoint]:
+def stationary_points(task: InContextTask, conserved: float | int = 0.0) -> list[StationaryPoint]:
     """All stationary points of R(A, b) on the leaf ‖A‖_F² − b² = c, up to the choice of a direction.
 
     ∂R/∂A = bΣP(bΣA − I)Σ_q vanishes where bΣA = I, the minima (±A, ±b) of risk 0, or where b = 0. There

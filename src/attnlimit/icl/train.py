@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic
 
 import torch
@@ -14,256 +12,170 @@ from torch import Tensor
 
 from attnlimit.errors import LimitDoesNotExist
 from attnlimit.icl import checkpoints
-from attnlimit.icl.batches import TRAINING, Batch, ahead, draw, stream
-from attnlimit.icl.descent import TOO_FAR, Diverged
-from attnlimit.icl.evaluation import Report, evaluate
-from attnlimit.icl.flow import flow
-from attnlimit.icl.infinite import infinite_risk
-from attnlimit.icl.optimizers import State, named, rate
-from attnlimit.icl.path import Path as FlowPath
-from attnlimit.icl.plan import Plan, checked_plan
-from attnlimit.icl.pulls import finite_pull, infinite_pull
-from attnlimit.icl.tasks import Task
+from attnlimit.icl.batches import ahead
+from attnlimit.icl.flow import TOO_FAR, Diverged, WeightPath, flow
+from attnlimit.icl.methods import Attention, Evaluation, Optimizer, Saving, Start, State
+from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.training import Training
-from attnlimit.icl.weights import Theta
+from attnlimit.icl.trial import Measured, Thetas, Trial
 
 SAVE_EVERY = 30.0
 """Seconds between checkpoints, besides those at reports."""
 
-Thetas = Float[Tensor, "2 S M D D"]
-Progress = Callable[[int, int], None]
-
 
 def train(
-    task: Task,
+    task: InContextTask,
     lengths: int | Sequence[int],
     *,
-    attention: str = "softmax",
-    optimizer: str = "sgd",
-    lr: float | int = 1e-3,
-    schedule: str = "constant",
-    variance_reduction: str | None = None,
-    batch: int = 128,
-    steps: int = 300_000,
-    seeds: int = 1,
-    init: Theta | float | int = 0.1,
-    reports: int | Sequence[int] = 24,
-    test_lengths: Sequence[int] = (),
-    evaluation: int = 4096,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
+    attention: Attention = "softmax",
+    optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
+    evaluation: Evaluation = Evaluation(),  # noqa: B008
+    start: Start = Start(),  # noqa: B008
     generator: torch.Generator | int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = True,
-    progress: Progress | None = None,
+    saving: Saving = Saving(),  # noqa: B008
 ) -> Training:
-    """θ_{k+1} = θ_k − lr·ĝ(θ_k), ĝ the gradient of the mean loss of `batch` fresh prompts, for one model per length and seed.
+    """θ_{k+1} = θ_k − lr·ĝ(θ_k), ĝ the gradient of the mean loss of fresh prompts, for one model per length and seed.
 
     All lengths of a seed see the same prompts, each model its first L tokens, so that each by itself is trained on
-    independent batches while differences between lengths carry less noise; seeds share nothing. Weights are kept in
-    float64, prompts and gradients in `dtype`.
-
-    attention
-        "softmax", or "linear": (1/L) Σ V z_i z_iᵀ U query.
-    optimizer, lr, schedule
-        "sgd", "momentum" (0.9) or "adam"; the step size is "constant" or falls to 0 along a "cosine".
-    variance_reduction
-        "control": ĝ − ĝ_∞ + ∇R_∞ with ĝ_∞ the gradient that the same task vectors and queries have with infinite prompts
-        and ∇R_∞ its exact mean. Unbiased; removes the noise of tasks and queries, not that of prompts.
-    init
-        The start of all lengths: (U, V), (A, b), or the scale of a start drawn for each seed, for regression
-        balanced (`icl.balanced`), so that the infinite-prompt flow from it reaches zero risk.
-    reports, test_lengths, evaluation
-        Steps to report at, or how many log-spaced ones; other prompt lengths to test at; fresh prompts per report.
-    checkpoint, resume
-        A file written at every report and every 30 seconds. If it exists the run goes on from it and ends with the
-        same numbers, bit for bit, as one that was never stopped; with resume=False it starts anew.
+    independent batches while differences between lengths carry less noise; seeds share nothing. `attention` is "softmax", or
+    "linear": (1/L) Σ V z_i z_iᵀ U query.
 
     Weights whose norm leaves 10⁶ times that of the start, or is not finite, stop the run with `Diverged`.
 
-    >>> from attnlimit.icl import LinearRegression
-    >>> run = train(LinearRegression(2), [5, 50], steps=200, lr=0.05, reports=3, evaluation=512)
+    >>> from attnlimit.icl import Evaluation, LinearRegression, Optimizer
+    >>> few = Optimizer(steps=200, lr=0.05)
+    >>> run = train(LinearRegression(2), [5, 50], optimizer=few, evaluation=Evaluation(reports=3, prompts=512))
     >>> bool(run.risk[-1, 0, 1] < run.risk[-1, 0, 0] < run.risk[0, 0, 0])
     True
     """
-    plan = checked_plan(
-        task,
-        lengths,
-        attention=attention,
-        optimizer=optimizer,
-        schedule=schedule,
-        variance_reduction=variance_reduction,
-        lr=lr,
-        batch=batch,
-        steps=steps,
-        seeds=seeds,
-        init=init,
-        reports=reports,
-        test_lengths=test_lengths,
-        evaluation=evaluation,
-        dtype=dtype,
-        device=device,
-        generator=generator,
-    )
-    path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and not resume:
-        path.unlink(missing_ok=True)
-    times = _flow_times(plan)
-    paths = (
-        None if times is None else _flows(plan, times[times > 0])
-    )  # first: what has no limit is refused at once
+    trial = Trial.of(task, lengths, attention, optimizer, evaluation, start, generator)
+    if saving.path is not None and not saving.resume:
+        saving.path.unlink(missing_ok=True)
+    times = _flow_times(trial)
+    paths = None if times is None else _flows(trial, times[times > 0])  # first: no limit is said at once
     with _shared_threads() as workers, torch.no_grad():
-        made = _run(plan, path, workers, progress)
-    return _gathered(plan, made, times, paths)
+        made = _run(trial, saving, workers)
+    return _gathered(trial, made, times, paths)
 
 
-def _run(plan: Plan, path: Path | None, workers: int, progress: Progress | None) -> list[Report]:
+def _run(trial: Trial, saving: Saving, workers: int) -> list[Measured]:
     """All reports: from the checkpoint as far as it goes, the rest by training."""
-    done, theta, state, made = _restored(plan, path)
-    optimizer, bound = named(plan.optimizer), _bound(plan)
+    done, theta, state, made = _restored(trial, saving)
+    how, reports, bound = trial.optimizer, trial.reports, _bound(trial)
     if not made:
-        made.append(_reported(plan, theta, workers, 0))
+        made.append(_reported(trial, theta, workers, 0))
     saved = monotonic()
-    batches = ahead(lambda step: _batch(plan, step), range(done + 1, plan.steps + 1), workers)
+    batches = ahead(trial.batch, range(done + 1, how.steps + 1), workers)
     for step, batch in enumerate(batches, done + 1):
-        gradient = _gradient(plan, theta, batch)
-        optimizer.step(theta, gradient, state, rate(plan.schedule, plan.lr, step, plan.steps), step)
-        _check(plan, theta, bound, step)
-        report = step in plan.reports
+        how.rule.step(theta, trial.gradient(theta, batch), state, how.rate(step), step)
+        _check(trial, theta, bound, step)
+        report = step in reports
         if report:
-            made.append(_reported(plan, theta, workers, step))
-        if path is not None and (report or monotonic() - saved > SAVE_EVERY):
-            _save(path, plan, step, theta, state, made)
+            made.append(_reported(trial, theta, workers, step))
+        if saving.path is not None and (report or monotonic() - saved > SAVE_EVERY):
+            tensors = {"theta": theta, **{f"state.{name}": value for name, value in state.items()}}
+            stacked = {f"report.{name}": value for name, value in _stacked(made).items()}
+            checkpoints.write(saving.path, trial.fingerprint(), step, tensors | stacked)
             saved = monotonic()
-        if progress is not None and (report or step % 50 == 0):
-            progress(step, plan.steps)
+        if saving.progress is not None and (report or step % 50 == 0):
+            saving.progress(step, how.steps)
     return made
 
 
-def _reported(plan: Plan, theta: Thetas, workers: int, step: int) -> Report:
+def _reported(trial: Trial, theta: Thetas, workers: int, step: int) -> Measured:
     try:
-        return evaluate(plan, theta, workers)
+        return trial.measured(theta, workers)
     except LimitDoesNotExist as reason:
-        raise LimitDoesNotExist(f"Training stops at step {step} of {plan.steps}: {reason}") from reason
+        raise LimitDoesNotExist(
+            f"Training stops at step {step} of {trial.optimizer.steps}: {reason}"
+        ) from reason
 
 
-def _batch(plan: Plan, step: int) -> Batch:
-    generators = [stream(plan.base, TRAINING, seed, step, plan.device) for seed in range(plan.seeds)]
-    return draw(plan.task, plan.attention, plan.lengths, plan.batch, generators, plan.dtype)
+def _bound(trial: Trial) -> float:
+    return TOO_FAR * (1 + float(trial.starts.flatten(1).norm(dim=1).max()))
 
 
-def _gradient(plan: Plan, theta: Thetas, batch: Batch) -> Thetas:
-    U, V = theta.to(plan.dtype)
-    finite = finite_pull(plan.task, U, V, batch, plan.lengths)
-    gradient = torch.stack([finite.U, finite.V]).double()
-    if plan.variance_reduction is None:
-        return gradient
-    limit = infinite_pull(plan.task, U, V, batch)
-    with torch.enable_grad():
-        free = theta.detach().requires_grad_()
-        (exact,) = torch.autograd.grad(infinite_risk(plan.task, *free).sum(), free)
-    return gradient - torch.stack([limit.U, limit.V]).double() + exact
-
-
-def _bound(plan: Plan) -> float:
-    return TOO_FAR * (1 + float(plan.starts.flatten(1).norm(dim=1).max()))
-
-
-def _check(plan: Plan, theta: Thetas, bound: float, step: int) -> None:
+def _check(trial: Trial, theta: Thetas, bound: float, step: int) -> None:
     norms = theta.square().sum((0, -2, -1)).sqrt()
     if float(norms.max()) <= bound:  # false for nan too
         return
-    seed, place = divmod(int((~(norms <= bound)).flatten().nonzero()[0]), len(plan.lengths))
-    norm = float(norms[seed, place])
+    seed, place = divmod(int((~(norms <= bound)).flatten().nonzero()[0]), len(trial.lengths))
+    norm, how = float(norms[seed, place]), trial.optimizer
     raise Diverged(
-        f"Training diverged at step {step} of {plan.steps}: the weights' norm is {norm:.3g} (at the start "
-        f"{float(plan.starts[seed].norm()):.3g}), for length {plan.lengths[place]}, seed {seed}, lr = {plan.lr:g}. "
-        f"Use a smaller lr, e.g. {plan.lr / 4:.2g}.",
+        f"Training diverged at step {step} of {how.steps}: the weights' norm is {norm:.3g} (at the start "
+        f"{float(trial.starts[seed].norm()):.3g}), for length {trial.lengths[place]}, seed {seed}, lr = {how.lr:g}. "
+        f"Use a smaller lr, e.g. {how.lr / 4:.2g}.",
         step,
         norm,
     )
 
 
-def _restored(plan: Plan, path: Path | None) -> tuple[int, Thetas, State, list[Report]]:
-    start = plan.starts.to(plan.device).transpose(0, 1)[:, :, None]
-    theta = start.expand(-1, -1, len(plan.lengths), -1, -1).clone()
-    optimizer = named(plan.optimizer)
-    if path is None or not path.exists():
-        return 0, theta, optimizer.start(theta), []
-    step, tensors = checkpoints.read(path, plan.fingerprint())
-    tensors = {name: value.to(plan.device) for name, value in tensors.items()}
-    parts = [tensors[f"report.{name}"].unbind() for name in Report._fields]
-    made = [Report(*one) for one in zip(*parts, strict=True)]
-    return step, tensors["theta"], {name: tensors[f"state.{name}"] for name in optimizer.keeps}, made
+def _restored(trial: Trial, saving: Saving) -> tuple[int, Thetas, State, list[Measured]]:
+    keeps, device = trial.optimizer.rule.keeps, trial.optimizer.device
+    if saving.path is None or not saving.path.exists():
+        first = trial.starts.to(device).transpose(0, 1)[:, :, None]
+        theta = first.expand(-1, -1, len(trial.lengths), -1, -1).clone()
+        return 0, theta, {name: torch.zeros_like(theta) for name in keeps}, []
+    step, tensors = checkpoints.read(saving.path, trial.fingerprint())
+    tensors = {name: value.to(device) for name, value in tensors.items()}
+    parts = [tensors[f"report.{name}"].unbind() for name in Measured._fields]
+    made = [Measured(*one) for one in zip(*parts, strict=True)]
+    return step, tensors["theta"], {name: tensors[f"state.{name}"] for name in keeps}, made
 
 
-def _save(path: Path, plan: Plan, step: int, theta: Thetas, state: State, made: list[Report]) -> None:
-    stacked = {
-        f"report.{name}": torch.stack(list(v))
-        for name, v in zip(Report._fields, zip(*made, strict=True), strict=True)
-    }
-    kept = {f"state.{name}": value for name, value in state.items()}
-    checkpoints.write(path, plan.fingerprint(), step, {"theta": theta, **kept, **stacked})
+def _stacked(made: list[Measured]) -> dict[str, Tensor]:
+    """Each quantity, reports first."""
+    names, parts = Measured._fields, zip(*made, strict=True)
+    return {name: torch.stack(list(part)) for name, part in zip(names, parts, strict=True)}
 
 
 def _gathered(
-    plan: Plan, made: list[Report], times: Float[Tensor, " R"] | None, paths: list[FlowPath] | None
+    trial: Trial, made: list[Measured], times: Float[Tensor, " R"] | None, paths: list[WeightPath] | None
 ) -> Training:
-    parts = {
-        name: torch.stack(list(v)).cpu()
-        for name, v in zip(Report._fields, zip(*made, strict=True), strict=True)
-    }
+    parts = {name: part.cpu() for name, part in _stacked(made).items()}
     theta = parts.pop("theta")
     flow_risk = gap = None
     if paths is not None:
         followed = torch.stack([torch.stack([path.U, path.V], 1) for path in paths], 1)  # (R − 1, S, 2, D, D)
-        followed = torch.cat([plan.starts[None], followed]).movedim(2, 1)[:, :, :, None]
+        followed = torch.cat([trial.starts[None], followed]).movedim(2, 1)[:, :, :, None]
         gap = (theta - followed).square().sum((1, -2, -1)).sqrt()
-        flow_risk = torch.cat(
-            [parts["infinite_risk"][:1, :, 0], torch.stack([path.risk for path in paths], 1)]
-        )
-    words = (
-        f"{plan.optimizer}, lr {plan.lr:g} {plan.schedule}, batch {plan.batch}, {plan.seeds} seeds, "
-        f"variance reduction {plan.variance_reduction or 'none'}, risks on {plan.evaluation} fresh prompts a seed"
-    )
+        ends = torch.stack([path.risk for path in paths], 1)
+        flow_risk = torch.cat([parts["infinite_risk"][:1, :, 0], ends])
     return Training(
-        task=plan.task,
-        attention=plan.attention,
-        lengths=plan.lengths,
-        steps=plan.reports,
+        task=trial.task,
+        attention=trial.attention,
+        lengths=trial.lengths,
+        optimizer=trial.optimizer,
+        evaluation=trial.evaluation,
+        steps=trial.reports,
         times=times,
         U=theta[:, 0],
         V=theta[:, 1],
         flow_risk=flow_risk,
         parameter_gap=gap,
-        test_lengths=plan.test_lengths,
-        method=words,
         **parts,
     )
 
 
-def _flows(plan: Plan, times: Float[Tensor, " T"]) -> list[FlowPath]:
+def _flows(trial: Trial, times: Float[Tensor, " T"]) -> list[WeightPath]:
     """The infinite-prompt flow from each seed's start; equal starts share it."""
-    known: list[tuple[Tensor, FlowPath]] = []
+    known: list[tuple[Tensor, WeightPath]] = []
     paths = []
-    for start in plan.starts:
+    for start in trial.starts:
         path = next((path for other, path in known if torch.equal(other, start)), None)
         if path is None:
-            path = flow(plan.task, (start[0], start[1]), times=times)
+            path = flow(trial.task, (start[0], start[1]), times=times)
             known.append((start, path))
         paths.append(path)
     return paths
 
 
-def _flow_times(plan: Plan) -> Float[Tensor, " R"] | None:
-    pace = named(plan.optimizer).time_per_lr
-    if pace is None:
+def _flow_times(trial: Trial) -> Float[Tensor, " R"] | None:
+    how = trial.optimizer
+    if how.rule.time_per_lr is None:
         return None
-    rates = [rate(plan.schedule, plan.lr, k, plan.steps) for k in range(1, plan.steps + 1)]
-    total = torch.cat(
-        [torch.zeros(1, dtype=torch.float64), torch.tensor(rates, dtype=torch.float64).cumsum(0)]
-    )
-    return pace * total[list(plan.reports)]
+    rates = torch.tensor([0.0, *(how.rate(k) for k in range(1, how.steps + 1))], dtype=torch.float64)
+    return how.rule.time_per_lr * rates.cumsum(0)[list(trial.reports)]
 
 
 @contextmanager

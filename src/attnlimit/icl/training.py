@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
+from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.icl.tasks import Task
+from attnlimit.icl.methods import Attention, Evaluation, Optimizer
+from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.weights import Weights
+from attnlimit.numerics.words import counted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Training:
+class Training(Drawn):
     """R reports of S seeds × M prompt lengths; for every seed all lengths start from the same weights."""
 
-    task: Task
-    attention: str
+    task: InContextTask
+    attention: Attention
     lengths: tuple[int, ...]
+    optimizer: Optimizer
+    evaluation: Evaluation
     steps: tuple[int, ...]
     """Training steps after which each report was made."""
     times: Float[Tensor, " R"] | None
@@ -45,10 +48,21 @@ class Training:
     """Infinite-prompt risk along the infinite-prompt flow from the same start."""
     parameter_gap: Float[Tensor, "R S M"] | None
     """Distance ‖(U, V) − flow‖_F to it at the same time."""
-    test_lengths: tuple[int, ...]
     test_risk: Float[Tensor, "R S M T"]
-    """At other prompt lengths."""
-    method: str
+    """At the other prompt lengths of the evaluation."""
+
+    @property
+    def seeds(self) -> int:
+        return self.risk.shape[1]
+
+    @property
+    def test_lengths(self) -> tuple[int, ...]:
+        return self.evaluation.test_lengths
+
+    @property
+    def method(self) -> str:
+        """How it was got, in words."""
+        return f"{self.optimizer}; {counted(self.seeds, 'seed')}, risks on {self.evaluation.prompts:,} fresh prompts each"
 
     @property
     def excess(self) -> Float[Tensor, "R S M"] | None:
@@ -57,37 +71,33 @@ class Training:
 
     def weights(self, length: int, seed: int = 0) -> Weights:
         """The trained model."""
-        seeds = self.risk.shape[1]
-        if length not in self.lengths or not 0 <= seed < seeds:
+        if length not in self.lengths or not 0 <= seed < self.seeds:
             raise InputError(
                 f"No model was trained for length {length}, seed {seed}: there are lengths "
-                f"{', '.join(map(str, self.lengths))} and seeds 0 to {seeds - 1}."
+                f"{', '.join(map(str, self.lengths))} and seeds 0 to {self.seeds - 1}."
             )
         place = self.lengths.index(length)
         return Weights(self.U[-1, seed, place], self.V[-1, seed, place])
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, int | float | str | None]]:
         """A long table: one row for each report, seed and length."""
+        measured = {name: getattr(self, name) for name in MEASURED}
         for r, step in enumerate(self.steps):
-            for s in range(self.risk.shape[1]):
+            time = None if self.times is None else float(self.times[r])
+            for s in range(self.seeds):
                 for m, length in enumerate(self.lengths):
-                    row = {"attention": self.attention, "step": step, "seed": s, "length": length}
-                    row["time"] = None if self.times is None else float(self.times[r])
-                    for name in (
-                        "risk",
-                        "risk_error",
-                        "infinite_risk",
-                        "gradient_gap",
-                        "parameter_gap",
-                        "excess",
-                    ):
-                        values = getattr(self, name)
-                        row[name] = None if values is None else float(values[r, s, m])
-                    row |= {
-                        f"risk_at_{n}": float(self.test_risk[r, s, m, t])
-                        for t, n in enumerate(self.test_lengths)
+                    yield {
+                        "attention": self.attention,
+                        "step": step,
+                        "seed": s,
+                        "length": length,
+                        "time": time,
+                        **{k: None if v is None else float(v[r, s, m]) for k, v in measured.items()},
+                        **{
+                            f"risk_at_{n}": float(self.test_risk[r, s, m, t])
+                            for t, n in enumerate(self.test_lengths)
+                        },
                     }
-                    yield row
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and words, weights only at the end."""
@@ -105,13 +115,6 @@ class Training:
         mean = self.risk[-1].mean(0)
         risks = ", ".join(f"L = {n}: {float(v):.4g}" for n, v in zip(self.lengths, mean, strict=True))
         return f"Training({self.attention}, {self.steps[-1]:,} steps; risk {risks}; {self.method})"
-
-    def plot(self) -> Figure:
-        """Risk and the gap to the infinite-prompt flow along training."""
-        module = import_module(
-            "attnlimit.report.figures.icl_trajectory"
-        )  # a layer above: found when asked for
-        return module.trajectory_figure([self])
 
 
 def power_of_length(

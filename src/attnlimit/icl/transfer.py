@@ -3,38 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.icl.finite import FiniteRisk, finite_risk
+from attnlimit.icl.finite import FiniteRisk, finite_risk, sampled_losses
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_risk
+from attnlimit.icl.methods import Evaluation, Optimizer, Start
 from attnlimit.icl.stationary import endpoint
-from attnlimit.icl.tasks import LinearRegression, Task
+from attnlimit.icl.tasks import InContextTask, LinearRegression
+from attnlimit.icl.train import train
 from attnlimit.icl.tuning import tuned
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta, regression
-from attnlimit.inputs import as_count, as_positive
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from attnlimit.icl.trained_check import TrainedCheck
+from attnlimit.inputs import as_count, as_generator, as_positive
 
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
 EXACT_LENGTHS = tuple(2**k for k in range(25))
+CHECKED_ON, CHECK_SEED = 20_000, 2512_11788
+
+
+@dataclass(frozen=True)
+class TrainedCheck:
+    """Risks on the same fresh prompts, for models trained from several seeds."""
+
+    length: int
+    transferred: float
+    trained: tuple[float, ...]
+    """One a seed."""
+    gap: float
+    """(transferred − best trained)/risk of predicting 0: what training gained; negative where it lost."""
+    gap_error: float
+    """Standard error of the gap, from the differences on the same prompts."""
+    rel_error: float
+    method: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether training gained no more than rel_error, within two standard errors."""
+        return self.gap <= self.rel_error + 2 * self.gap_error
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "holds": self.holds}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Transfer:
+class Transfer(Drawn):
     """The infinite-prompt solution θ_∞ on prompts of finite length."""
 
-    task: Task
+    task: InContextTask
     weights: Weights
     """θ_∞, to start training from or to use in its place."""
     curve: FiniteRisk
@@ -88,23 +110,44 @@ class Transfer:
             "tuned_risk": self.tuned_risk,
         }
 
-    def check(self, length: int | None = None, **training: Any) -> TrainedCheck:
-        """Train at `length` (the one asked for, else the one needed) with `attnlimit.icl.train` and these options, from its
-        own start, and compare on fresh prompts."""
-        from attnlimit.icl.trained_check import trained_check
-
+    def check(
+        self,
+        length: int | None = None,
+        *,
+        optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
+        start: Start = Start(),  # noqa: B008
+        generator: torch.Generator | int = 0,
+    ) -> TrainedCheck:
+        """Train at `length` (the one asked for, else the one needed) with `attnlimit.icl.train`, from its own start, and
+        compare both models on 20,000 common prompts of that length."""
         chosen = length or self.length or self.needed
         if chosen is None:
             raise InputError("No length is enough here, so none is chosen to train at: give check(length=…).")
-        return trained_check(self.task, self.weights, chosen, self.zero_risk, self.rel_error, **training)
+        chosen = as_count(chosen, "length")
+        last = Evaluation(reports=1, prompts=1)  # risks are taken below
+        run = train(self.task, chosen, optimizer=optimizer, evaluation=last, start=start, generator=generator)
+        ours = self._losses(self.weights, chosen)
+        theirs = [self._losses(run.weights(chosen, seed), chosen) for seed in range(run.seeds)]
+        best = min(theirs, key=lambda row: float(row.mean()))
+        difference = (ours - best) / self.zero_risk
+        return TrainedCheck(
+            chosen,
+            float(ours.mean()),
+            tuple(float(row.mean()) for row in theirs),
+            float(difference.mean()),
+            float(difference.std()) / CHECKED_ON**0.5,
+            self.rel_error,
+            f"{optimizer}; {CHECKED_ON:,} common prompts",
+        )
 
-    def plot(self) -> Figure:
-        """Risk against length, the floor, and the length needed."""
-        return import_module("attnlimit.report.figures.transfer").transfer_figure(self)
+    def _losses(self, model: Weights, length: int) -> Float[Tensor, " prompts"]:
+        model = Weights(*(matrix.double().cpu() for matrix in model))
+        generator = as_generator(CHECK_SEED)
+        return sampled_losses(self.task, model, (length,), CHECKED_ON, generator)[:, 0]
 
 
 def transfer(
-    task: Task,
+    task: InContextTask,
     length: int | None = None,
     *,
     rel_error: float | int = 0.05,
@@ -152,7 +195,7 @@ def transfer(
     return Transfer(task, weights, curve, floors, kind, zero, eps, needed, asked, best, risk)
 
 
-def _solution(task: Task, theta0: Theta | None) -> Weights | Block:
+def _solution(task: InContextTask, theta0: Theta | None) -> Weights | Block:
     theta = None if theta0 is None else as_theta(task, theta0)
     if theta is None:
         return endpoint(regression(task, "transfer without theta0"))
@@ -161,7 +204,7 @@ def _solution(task: Task, theta0: Theta | None) -> Weights | Block:
     return flow(task, theta, gradient_norm=1e-4, rtol=1e-6, atol=1e-8).end
 
 
-def _floors(task: Task, lengths: list[int], reach: float) -> tuple[Tensor, str]:
+def _floors(task: InContextTask, lengths: list[int], reach: float) -> tuple[Tensor, str]:
     """The task's floor where it is known, but not below what an infinite prompt reaches."""
     try:
         floors = [task.floor(length) for length in lengths]

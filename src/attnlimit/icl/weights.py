@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.icl.tasks import LinearRegression, Task
+from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.inputs import Array, as_float, as_generator, as_positive
 
 
@@ -44,7 +44,7 @@ Theta: TypeAlias = Weights | Block | Sequence[Array]
 """(U, V), both D×D, or (A, b) with b a number."""
 
 
-def as_theta(task: Task, theta: Theta) -> Weights | Block:
+def as_theta(task: InContextTask, theta: Theta) -> Weights | Block:
     """(A, b) with b a number is a Block, for regression; (U, V) are Weights. In float64."""
     if len(theta) != 2:
         raise InputError(f"theta0 must be a pair, (U, V) or (A, b), got {theta!r}.")
@@ -63,14 +63,16 @@ def as_theta(task: Task, theta: Theta) -> Weights | Block:
     return Weights(first, second)
 
 
-def regression(task: Task, what: str) -> LinearRegression:
+def regression(task: InContextTask, what: str) -> LinearRegression:
     """The task itself when it is linear regression."""
     if not isinstance(task, LinearRegression):
         raise InputError(f"{what} is for LinearRegression, got {task!r}: give full weights (U, V).")
     return task
 
 
-def balanced(task: Task, scale: float | int = 0.1, generator: torch.Generator | int | None = None) -> Block:
+def balanced(
+    task: InContextTask, scale: float | int = 0.1, generator: torch.Generator | int | None = None
+) -> Block:
     """A₀ = scale·ΘΘᵀ/‖ΘΘᵀ‖_F and b₀ = ‖A₀‖_F = scale: a start from which the flow reaches zero risk. Θ is the identity, or
     has Gaussian entries where a generator is given.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from attnlimit.report.figures.gradient_concentration import gradient_concentration_figure
 from attnlimit.reproduce.compare import at_least, at_most, equals
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kind import Row
+from attnlimit.studies.kinds.concentration import Concentrated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,60 +18,69 @@ SPEC = "gradient-concentration"
 QUANTITIES = {"output": "output", "A": "gradient in A", "V": "gradient in V"}
 
 
+def _results(runs: Runs) -> list[Concentrated]:
+    """By horizon."""
+    return sorted((point.result for point in runs[SPEC].points), key=_horizon)
+
+
+def _horizon(one: Concentrated) -> float:
+    assert one.limit is not None  # a head with a horizon of its own on a Gaussian
+    return one.limit.horizon
+
+
 def verdicts(runs: Runs) -> list[Verdict]:
-    points = sorted(runs[SPEC]["points"], key=lambda point: float(point["horizon"]))
+    points = _results(runs)
     found = [_exact(points)]
     for name in ("A", "V"):
-        worst = min(points, key=lambda point: point[name]["fit"]["interval"][0])
-        fit, H = worst[name]["fit"], worst["horizon"]
+        worst = min(points, key=lambda point: point.fits[name].interval[0])
+        fit, H = worst.fits[name], _horizon(worst)
         claim = f"the {QUANTITIES[name]} concentrates at every horizon: least exponent of L, at H = {H:.3g}"
-        found.append(at_least(claim, 0.0, fit["exponent"], tuple(fit["interval"])))
+        found.append(at_least(claim, 0.0, fit.exponent, fit.interval))
         found.append(_falls(name, points))
     for point in points:
-        if point["horizon"] ** 2 <= 0.5:
-            fit = point["A"]["fit"]
-            claim = f"for H² ≤ ½ the gradient in A concentrates like L^(−1/2), H = {point['horizon']:.3g}"
-            found.append(equals(claim, 0.5, fit["exponent"], tuple(fit["interval"]), slack=SLACK, note=NOTE))
+        H, fit = _horizon(point), point.fits["A"]
+        if H**2 <= 0.5:
+            claim = f"for H² ≤ ½ the gradient in A concentrates like L^(−1/2), H = {H:.3g}"
+            found.append(equals(claim, 0.5, fit.exponent, fit.interval, slack=SLACK, note=NOTE))
     return found
 
 
-def _exact(points: list[dict[str, Any]]) -> Verdict:
+def _exact(points: list[Concentrated]) -> Verdict:
     """The largest difference of sampled and exact rms outputs, in standard errors, over all points and lengths."""
     scores = []
     for point in points:
-        measured, exact = np.array(point["output"]["rms"]), np.array(point["exact_output_rms"])
-        scores.append(np.abs(measured - exact) / np.array(point["output"]["rms_standard_error"]))
+        assert point.exact is not None  # a Gaussian's is known
+        sampled = point.curves["output"]
+        scores.append(float(((sampled.rms - point.exact.error).abs() / sampled.rms_standard_error).max()))
     claim = "sampled output errors are the exact ones: largest difference in standard errors"
-    return at_most(claim, ALLOWED, float(np.max(scores)), note=ERRORS)
+    return at_most(claim, ALLOWED, max(scores), note=ERRORS)
 
 
-def _falls(name: str, points: list[dict[str, Any]]) -> Verdict:
-    first, last = points[0][name]["fit"], points[-1][name]["fit"]
-    fall = first["exponent"] - last["exponent"]
-    half = math.hypot(*((fit["interval"][1] - fit["interval"][0]) / 2 for fit in (first, last)))
-    claim = f"the exponent of the {QUANTITIES[name]} falls as scores spread, H = {points[0]['horizon']:.3g} to {points[-1]['horizon']:.3g}"
+def _falls(name: str, points: list[Concentrated]) -> Verdict:
+    first, last = points[0].fits[name], points[-1].fits[name]
+    fall = first.exponent - last.exponent
+    half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
+    claim = f"the exponent of the {QUANTITIES[name]} falls as scores spread, H = {_horizon(points[0]):.3g} to {_horizon(points[-1]):.3g}"
     return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
 
 
 def figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.gradient_concentration import gradient_concentration_figure
-
-    return gradient_concentration_figure(runs[SPEC]["points"], QUANTITIES)
+    return gradient_concentration_figure(_results(runs), QUANTITIES)
 
 
-def table(runs: Runs) -> list[dict[str, Any]]:
+def table(runs: Runs) -> list[Row]:
     return [
         {
-            "horizon": point["horizon"],
+            "horizon": _horizon(point),
             "quantity": name,
             "n": n,
-            "rms": point[name]["rms"][i],
-            "rms_standard_error": point[name]["rms_standard_error"][i],
-            "exact": point["exact_output_rms"][i] if name == "output" else None,
+            "rms": float(point.curves[name].rms[i]),
+            "rms_standard_error": float(point.curves[name].rms_standard_error[i]),
+            "exact": float(point.exact.error[i]) if name == "output" and point.exact is not None else None,
         }
-        for point in runs[SPEC]["points"]
+        for point in _results(runs)
         for name in QUANTITIES
-        for i, n in enumerate(point["n"])
+        for i, n in enumerate(point.n)
     ]
 
 

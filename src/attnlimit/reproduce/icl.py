@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
+from torch import Tensor
 
-from attnlimit.icl import LinearRegression, endpoint, finite_risk, tuned
-from attnlimit.icl.spec import Regression
+from attnlimit.icl import Training
+from attnlimit.icl.comparison import Comparison
 from attnlimit.icl.training import over_seeds, power_of_length
+from attnlimit.report.figures.icl_risk import risk_figure as draw_risks
+from attnlimit.report.figures.icl_trajectory import GAPS
+from attnlimit.report.figures.icl_trajectory import trajectory_figure as draw_trajectories
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.studies.kind import Row
+from attnlimit.studies.kinds.icl import comparisons
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,195 +24,127 @@ if TYPE_CHECKING:
 RISK, TRAJECTORY = "icl-risk", "icl-trajectory"
 
 
-class Known(NamedTuple):
-    """Risks at each length that need no training."""
-
-    floor: np.ndarray
-    """Ridge regression with the true variances, the Bayes risk."""
-    untrained: np.ndarray
-    """Exact softmax risk of the infinite-prompt solution."""
-    tuned: dict[str, np.ndarray]
-    """By attention, exact risk of weights tuned to each length."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """All that was trained on one task, by attention: the points of the study."""
-
-    words: str
-    task: LinearRegression
-    points: dict[str, dict[str, Any]]
-
-    @property
-    def lengths(self) -> list[int]:
-        return list(next(iter(self.points.values()))["lengths"])
-
-    @property
-    def known(self) -> Known:
-        return _known(self.task, tuple(self.lengths))
-
-    def final(self, attention: str, name: str = "risk") -> np.ndarray:
-        """(replicates, lengths) when training ends."""
-        return np.array(self.points[attention]["along"][name], dtype=float)[:, -1]
-
-
-def trained(runs: Runs, spec: str) -> list[Trained]:
-    """The points of a study by task."""
-    what = runs[spec]["study"]["what"]
-    found: dict[str, Trained] = {}
-    for point in runs[spec]["points"]:
-        rho = point["varies"].get("task.rho", 0.0)
-        task = _task(json.dumps({**what["task"], "rho": rho}))
-        words = f"Σ_ij = {rho:g}^|i−j|" if rho else "Σ = I"
-        found.setdefault(words, Trained(words, task, {})).points[point["attention"]] = point
-    return list(found.values())
-
-
-@lru_cache(maxsize=8)
-def _task(what: str) -> LinearRegression:
-    return Regression.model_validate_json(what).build()
-
-
-@lru_cache(maxsize=8)  # verdicts and figure ask for the same
-def _known(task: LinearRegression, lengths: tuple[int, ...]) -> Known:
-    return Known(
-        np.array([task.floor(length).value for length in lengths]),
-        finite_risk(task, endpoint(task), lengths).risk.double().numpy(),
-        {name: np.array([tuned(task, L, name)[1] for L in lengths]) for name in ("softmax", "linear")},
-    )
-
-
-def exponent(lengths: list[int], values: np.ndarray) -> tuple[float, Interval]:
+def exponent(lengths: Sequence[int], values: Tensor) -> tuple[float, Interval]:
     """The power of L of values (replicates, lengths), over the longer half of at least three: mean and t interval of the
     replicates' own."""
     from_ = min(len(lengths) // 2, max(0, len(lengths) - 3))
-    mean, low, high = power_of_length(lengths[from_:], torch.as_tensor(values[:, from_:]))
+    mean, low, high = power_of_length(lengths[from_:], values[:, from_:])
     return float(mean), (float(low), float(high))
 
 
-def over(values: np.ndarray) -> tuple[float, Interval]:
+def over(values: Tensor) -> tuple[float, Interval]:
     """Mean and 95 % t interval over replicates."""
-    mean, low, high = over_seeds(torch.as_tensor(values))
+    mean, low, high = over_seeds(values)
     return float(mean), (float(low), float(high))
 
 
 def risk_verdicts(runs: Runs) -> list[Verdict]:
-    return [verdict for one in trained(runs, RISK) for verdict in _risk_of(one)]
+    return [verdict for one in comparisons(runs[RISK].points) for verdict in _risk_of(one)]
 
 
-def _risk_of(one: Trained) -> list[Verdict]:
-    soft, linear, last = one.final("softmax"), one.final("linear"), one.lengths[-1]
-    floor = one.known.floor
+def _final(one: Comparison, attention: str) -> Tensor:
+    """(replicates, lengths) when training ends."""
+    return one.runs[attention].risk[-1]
+
+
+def _risk_of(one: Comparison) -> list[Verdict]:
+    soft, linear, last = _final(one, "softmax"), _final(one, "linear"), one.lengths[-1]
+    floor, solution = one.floor, one.solution
+    assert floor is not None
+    assert solution is not None  # both are known of regression
     least = int((soft.mean(0) / floor).argmin())
     ratio, spread = over(soft[:, least] / floor[least])
-    better, better_spread = over(soft[:, -1] / one.known.untrained[-1])
+    better, better_spread = over(soft[:, -1] / solution[-1])
     return [
         *(_as_predicted(one, attention) for attention in ("softmax", "linear")),
         _rate(one),
-        at_most(f"training on prompts of {last} tokens does no worse than the infinite-prompt solution, {one.words}: ratio of risks",
+        at_most(f"training on prompts of {last} tokens does no worse than the infinite-prompt solution, {one.name}: ratio of risks",
                 1.0, better, better_spread),
-        at_least(f"ridge regression is the floor, {one.words}: least ratio of risks, at L = {one.lengths[least]}",
+        at_least(f"ridge regression is the floor, {one.name}: least ratio of risks, at L = {one.lengths[least]}",
                  1.0, ratio, spread),
         _becomes_linear(one, soft - linear),
     ]  # fmt: skip
 
 
-def _as_predicted(one: Trained, attention: str) -> Verdict:
+def _as_predicted(one: Comparison, attention: str) -> Verdict:
     """The mean over lengths, whose noise is that of the prompts they share; the largest single deviation is said beside it."""
-    ratios = one.final(attention) / one.known.tuned[attention]
-    worst = int(abs(ratios.mean(0) - 1).argmax())
-    claim = f"ours: {attention} attention ends at the exact risk of weights tuned without training, {one.words}: mean ratio over lengths"
-    note = f"{attention}, {one.words}: the ratio is farthest from 1 at L = {one.lengths[worst]}, {ratios.mean(0)[worst]:.4f}."
+    ratios = _final(one, attention) / one.predicted[attention]
+    mean = ratios.mean(0)
+    worst = int((mean - 1).abs().argmax())
+    claim = f"ours: {attention} attention ends at the exact risk of weights tuned without training, {one.name}: mean ratio over lengths"
+    note = f"{attention}, {one.name}: the ratio is farthest from 1 at L = {one.lengths[worst]}, {float(mean[worst]):.4f}."
     return equals(claim, 1.0, *over(ratios.mean(1)), slack=TUNED, resolution=0.1, note=note)
 
 
-def _rate(one: Trained) -> Verdict:
+def _rate(one: Comparison) -> Verdict:
     """The power of L, and that of the exact curve over the same lengths."""
-    predicted, _ = exponent(one.lengths, one.known.tuned["softmax"][None])
+    predicted, _ = exponent(one.lengths, one.predicted["softmax"][None])
     claim = (
-        f"softmax risk vanishes with the prompt length at the predicted rate, {one.words}: its power of 1/L"
+        f"softmax risk vanishes with the prompt length at the predicted rate, {one.name}: its power of 1/L"
     )
-    return equals(
-        claim, predicted, *exponent(one.lengths, one.final("softmax")), slack=TUNED, resolution=0.2, note=NOTE
-    )
+    measured = exponent(one.lengths, _final(one, "softmax"))
+    return equals(claim, predicted, *measured, slack=TUNED, resolution=0.2, note=NOTE)
 
 
-def _becomes_linear(one: Trained, gap: np.ndarray) -> Verdict:
-    claim = f"softmax becomes linear attention, {one.words}: power of 1/L of the difference of their risks"
+def _becomes_linear(one: Comparison, gap: Tensor) -> Verdict:
+    claim = f"softmax becomes linear attention, {one.name}: power of 1/L of the difference of their risks"
     if bool((gap <= 0).any()):
         return holds(claim, "at least 0", "no difference above the noise", True, enough=False)
-    exact = one.known.tuned["softmax"] - one.known.tuned["linear"]
+    exact = one.predicted["softmax"] - one.predicted["linear"]
     predicted, _ = exponent(one.lengths, exact[None])
     return equals(claim, predicted, *exponent(one.lengths, gap), slack=TUNED, resolution=0.2)
 
 
+def _softmax(runs: Runs) -> dict[str, Training]:
+    """Trainings of softmax attention by task."""
+    found = [point.result for point in runs[TRAJECTORY].points if point.result.what.attention == "softmax"]
+    return {one.what.task.words: one.training for one in found}
+
+
 def trajectory_verdicts(runs: Runs) -> list[Verdict]:
     found = []
-    for one in trained(runs, TRAJECTORY):
-        along = one.points["softmax"]["along"]
-        gradient = np.array(along["gradient_gap"], dtype=float).mean(1)
-        claim = f"gradients approach the infinite-prompt ones along the path, {one.words}: power of 1/L of their mean gap"
-        found.append(at_least(claim, 0.0, *exponent(one.lengths, gradient)))
-        weights = np.array(along["parameter_gap"], dtype=float)
-        early = weights[:, : 1 + _arrival(along)]
-        claim = f"weights follow the infinite-prompt flow until it arrives, {one.words}: power of 1/L of the largest distance"
-        found.append(at_least(claim, 0.0, *exponent(one.lengths, early.max(1)), note=ARRIVES))
-        claim = f"and when training ends, {one.words}: power of 1/L of the distance"
-        found.append(at_least(claim, 0.0, *exponent(one.lengths, weights[:, -1])))
+    for words, run in _softmax(runs).items():
+        claim = f"gradients approach the infinite-prompt ones along the path, {words}: power of 1/L of their mean gap"
+        found.append(at_least(claim, 0.0, *exponent(run.lengths, run.gradient_gap.mean(0))))
+        gap = run.parameter_gap
+        assert gap is not None  # SGD follows a flow
+        early = gap[: 1 + _arrival(run)].amax(0)
+        claim = f"weights follow the infinite-prompt flow until it arrives, {words}: power of 1/L of the largest distance"
+        found.append(at_least(claim, 0.0, *exponent(run.lengths, early), note=ARRIVES))
+        claim = f"and when training ends, {words}: power of 1/L of the distance"
+        found.append(at_least(claim, 0.0, *exponent(run.lengths, gap[-1])))
     return found
 
 
-def _arrival(along: dict[str, Any]) -> int:
+def _arrival(run: Training) -> int:
     """The report at which the longest prompts' infinite-prompt risk has fallen to a tenth of what it was, or the last."""
-    risk = np.array(along["infinite_risk"], dtype=float)[:, :, -1].mean(0)
-    low = np.flatnonzero(risk <= 0.1 * risk[0])
+    risk = run.infinite_risk[:, :, -1].mean(1)
+    low = (risk <= 0.1 * risk[0]).nonzero()
     return int(low[0]) if len(low) else len(risk) - 1
 
 
 def risk_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.icl_reproduced import risk_figure as draw
-
-    return draw(
-        [
-            {
-                "words": one.words,
-                "lengths": one.lengths,
-                "floor": one.known.floor,
-                "untrained": one.known.untrained,
-                "predicted": one.known.tuned,
-                **{name: one.final(name) for name in one.points},
-            }
-            for one in trained(runs, RISK)
-        ]
-    )
+    return draw_risks(comparisons(runs[RISK].points))
 
 
 def trajectory_figure(runs: Runs) -> Figure:
-    from attnlimit.report.figures.icl_reproduced import trajectory_figure as draw
-
-    return draw(
-        [(one.words, one.lengths, one.points["softmax"]["along"]) for one in trained(runs, TRAJECTORY)]
-    )
+    return draw_trajectories(_softmax(runs), shown=GAPS)
 
 
-def table(spec: str, runs: Runs) -> list[dict[str, Any]]:
+def table(spec: str, runs: Runs) -> list[Row]:
     """One row for each task, attention, replicate, report and length."""
     return [
-        {"task": one.words, "attention": attention, "replicate": r, "step": step, "time": time, "length": length}
-        | {name: along[name][r][k][m] for name in along if name not in ("step", "time")}
-        for one in trained(runs, spec)
-        for attention, along in ((name, point["along"]) for name, point in one.points.items())
-        for r in range(len(along["risk"]))
-        for k, (step, time) in enumerate(zip(along["step"], along["time"], strict=True))
-        for m, length in enumerate(one.lengths)
+        {"task": one.what.task.words, "attention": one.what.attention, **dict(zip(one.columns, row, strict=True))}
+        for one in (point.result for point in runs[spec].points)
+        for row in one.rows()
     ]  # fmt: skip
 
 
-def risk_table(runs: Runs) -> list[dict[str, Any]]:
+def risk_table(runs: Runs) -> list[Row]:
     return table(RISK, runs)
 
 
-def trajectory_table(runs: Runs) -> list[dict[str, Any]]:
+def trajectory_table(runs: Runs) -> list[Row]:
     return table(TRAJECTORY, runs)
 
 

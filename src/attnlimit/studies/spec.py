@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,12 +68,17 @@ class Study(Fields):
 
 def labels(study: Study) -> dict[str, float]:
     """What workers must offer: what the study says, and a GPU where its tasks ask for CUDA."""
-    devices = [
-        study.what.get("device"),
-        *study.grid.get("device", []),
-        *(c.get("device") for c in study.cases),
-    ]
+    devices = {one for values in (study.what, study.grid, *study.cases) for one in _devices(values)}
     return ({"GPU": 1.0} if "cuda" in devices else {}) | dict(study.resources)
+
+
+def _devices(values: Mapping[str, Any]) -> Iterator[str]:
+    """Of fields that are called so, by name or by path, at any depth."""
+    for path, value in values.items():
+        if path.rpartition(".")[2] == "device":
+            yield from value if isinstance(value, list) else [value]
+        elif isinstance(value, dict):
+            yield from _devices(value)
 
 
 def load_study(path: str | Path, *, quick: bool = False) -> Study:

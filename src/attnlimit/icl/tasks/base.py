@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import as_count, as_generator
+from attnlimit.errors import NotKnown
+from attnlimit.inputs import as_count, as_generator, as_one_of
 from attnlimit.measures import Measure
 
-LOSSES = ("squared", "logistic")
+LossKind: TypeAlias = Literal["squared", "logistic"]
 
 
 class Prompts(NamedTuple):
@@ -44,7 +44,7 @@ def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tenso
     return torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device)
 
 
-class Task(ABC):
+class InContextTask(ABC):
     """A law for the task vector, tokens given it, the query, and the target.
 
     A model is a head (U, V): its prediction is read(Γ(query)) with Γ = Head(U, V)(prompt tokens), and with an
@@ -56,7 +56,7 @@ class Task(ABC):
 
     token_dim: int
     """D, the dimension of tokens, queries and outputs."""
-    loss: str = "squared"
+    loss: LossKind = "squared"
     """"squared": ½‖prediction − target‖²; "logistic": log(1 + e^{−target·prediction}), targets ±1."""
 
     @property
@@ -113,12 +113,10 @@ class Task(ABC):
 
     def risk(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss of each prediction, shape (*batch,): not averaged."""
-        if self.loss == "squared":
-            square = (prediction - target).square() / 2
-            return square if self._scalar else square.sum(-1)
-        if self.loss == "logistic":
+        if as_one_of(self.loss, LossKind, f"{self.name}.loss") == "logistic":
             return softplus(-target * prediction)
-        raise InputError(f"{self.name}.loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
+        square = (prediction - target).square() / 2
+        return square if self._scalar else square.sum(-1)
 
     @property
     def _scalar(self) -> bool:

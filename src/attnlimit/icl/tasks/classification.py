@@ -8,17 +8,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from attnlimit.errors import InputError
-from attnlimit.icl.tasks.base import LOSSES, Floor, Prompts, Task, normal
+from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, normal
 from attnlimit.icl.tasks.covariance import as_cov
-from attnlimit.inputs import Array, as_count
+from attnlimit.inputs import Array, as_count, as_one_of
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2
 
 SPREAD_NODES, GAUSS_NODES = 400, 401
 
 
-class Classification(Task):
+class Classification(InContextTask):
     """Tokens z = (x, y) with y = ±1 equally likely and x ~ N(y m, Σ); query (x_q, 0), target its class y_q. Task vector
     m ~ N(0, P), so that the linear discriminant is P(y = 1 | x) = σ(2 mᵀΣ⁻¹x).
 
@@ -40,15 +39,13 @@ class Classification(Task):
         cov: Array = 1.0,
         *,
         vector_cov: Array = 1.0,
-        loss: str = "logistic",
+        loss: LossKind = "logistic",
     ) -> None:
         self.cov = as_cov(cov, None if dim is None else as_count(dim, "dim"), "cov")
         self.dim = len(self.cov)
         self.token_dim = self.dim + 1
         self.vector_cov = as_cov(vector_cov, self.dim, "vector_cov")
-        if loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
-        self.loss = loss
+        self.loss = as_one_of(loss, LossKind, "loss")
 
     def __repr__(self) -> str:
         return f"Classification(d = {self.dim}, {self.loss} loss)"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnlimit.icl.concentration_result import Concentration
+from attnlimit.drawing import figure
+from attnlimit.icl.concentration import Concentration
 from attnlimit.report.figures.style import BLACK, COLOURS, axes
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ WORDS = {
 }
 
 
+@figure.register(Concentration)
 def concentration_figure(found: Concentration) -> Figure:
     """Root mean square errors with 95 % intervals; fitted exponents stand in the legend, with their intervals."""
-    figure, ax = axes(7.2, 4.6)
+    drawn, ax = axes(7.2, 4.6)
     n = torch.tensor(found.lengths, dtype=torch.float64)
     for colour, (name, errors) in zip(COLOURS, found.errors.items(), strict=False):
         label = WORDS.get(name, name)
@@ -41,4 +43,4 @@ def concentration_figure(found: Concentration) -> Figure:
     queries = "" if found.query_law == found.prompt_law else f"; queries: {found.query_law}"
     ax.set_title(f"Prompts: {found.prompt_law}{queries}", loc="left", fontsize="small")
     ax.legend(frameon=False, fontsize=9)
-    return figure
+    return drawn

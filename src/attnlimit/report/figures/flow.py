@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnlimit.icl.path import Path
+from attnlimit.drawing import figure
+from attnlimit.icl.flow import WeightPath
 from attnlimit.icl.stationary import endpoint
 from attnlimit.icl.tasks import LinearRegression
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def flow_figure(path: Path) -> Figure:
+@figure.register(WeightPath)
+def flow_figure(path: WeightPath) -> Figure:
     """Risk and gradient norm against time; for the block form of regression also the distance to the closed-form end."""
-    figure, ax = axes()
+    drawn, ax = axes()
     shown = path.times > 0
     t = path.times[shown]
     ax.plot(t, path.risk[shown], color=BLUE, linewidth=2, label="risk with an infinite prompt")
@@ -32,4 +34,4 @@ def flow_figure(path: Path) -> Figure:
     ax.set(xscale="log", yscale="log", xlabel="training time (step size × steps)", ylabel="value")
     ax.set_title(f"{path.task!r}, {path.form}", loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize=9)
-    return figure
+    return drawn

@@ -2,51 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attnlimit.icl.sweep import TaskRuns
-from attnlimit.icl.training import over_seeds
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
+import torch
+
+from attnlimit.drawing import figure
+from attnlimit.icl.comparison import Comparison
+from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"softmax": BLUE, "linear": ORANGE}
+ATTENTIONS = {"softmax": (BLUE, "o"), "linear": (ORANGE, "s")}
 
 
-def risk_figure(part: TaskRuns, level: float = 0.95) -> Figure:
-    """Mean over seeds with t intervals; ridge regression or another floor below; as lines the exact risk of weights tuned to
-    that length without training, and dashed that of the infinite-prompt solution."""
-    figure, ax = axes()
-    run = next(iter(part.runs.values()))
-    for attention, one in part.runs.items():
-        mean, low, high = over_seeds(one.risk[-1].T, level)
-        order = sorted(range(len(one.lengths)), key=lambda m: one.lengths[m])
-        n = [one.lengths[m] for m in order]
-        ax.plot(
-            n,
-            mean[order],
-            "o",
-            color=COLOURS[attention],
-            markersize=4,
-            label=f"{attention} attention, trained",
-        )
-        ax.fill_between(n, low[order], high[order], color=COLOURS[attention], alpha=0.2, linewidth=0)
-    order = sorted(range(len(run.lengths)), key=lambda m: run.lengths[m])
-    n = [run.lengths[m] for m in order]
-    if part.floors is not None:
-        name = "ridge regression" if "ridge" in part.floors[0].kind else "floor"
-        ax.plot(n, [part.floors[m].value for m in order], "s-", color=GREEN, markersize=3, label=name)
-    for attention, risks in part.predicted.items():
-        words = f"{attention}, tuned without training (exact)"
-        ax.plot(n, [risks[m] for m in order], "-", color=COLOURS[attention], linewidth=1, label=words)
-    if part.transferred is not None:
-        exact = part.transferred.risk[order]
-        ax.plot(n, exact, "--", color=BLACK, linewidth=1, label="softmax, infinite-prompt solution (exact)")
-    positive = part.floors is None or all(floor.value > 0 for floor in part.floors)
-    ax.set(xscale="log", yscale="log" if positive else "linear", xlabel="prompt length L", ylabel="risk")
-    ax.set_title(part.name, fontsize=10, loc="left")
-    seeds = run.risk.shape[1]
-    spread = f"{seeds} seeds, {level:.0%} intervals" if seeds > 1 else "one seed"
-    ax.legend(frameon=False, fontsize=8, title=f"{run.steps[-1]:,} steps, {spread}", title_fontsize=8)
-    return figure
+def risk_figure(tasks: Sequence[Comparison], level: float = 0.95) -> Figure:
+    """A panel a task: mean over seeds with t intervals; as lines the exact risk of weights tuned to that length without
+    training, dashed that of the infinite-prompt solution, dotted ridge regression or another floor."""
+    drawn, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks), height=4.6)
+    for ax, task in zip(found, tasks, strict=True):
+        _panel(ax, task, level)
+    handles = {
+        label: handle for ax in found for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    drawn.legend(
+        handles.values(), handles.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
+    )
+    run = tasks[0].any_run
+    spread = f"{run.seeds} seeds, {level:.0%} intervals" if run.seeds > 1 else "one seed"
+    found[0].set_ylabel(f"risk after {run.steps[-1]:,} steps, {spread}")
+    return drawn
+
+
+@figure.register(Comparison)
+def _(task: Comparison) -> Figure:
+    return risk_figure([task])
+
+
+def _panel(ax: Axes, task: Comparison, level: float) -> None:
+    order = sorted(range(len(task.lengths)), key=lambda m: task.lengths[m])
+    L = torch.tensor(task.lengths, dtype=torch.float64)[order]
+    for name, (colour, marker) in ATTENTIONS.items():
+        if name in task.runs:
+            mean, low, high = (values[order] for values in task.ending(name, level))
+            ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
+            ax.errorbar(L, mean, yerr=ends, fmt=marker, color=colour, markersize=5, capsize=3,
+                        label=f"{name} attention, trained")  # fmt: skip
+        if name in task.predicted:
+            label = f"{name}, tuned without training (exact)"
+            ax.plot(L, task.predicted[name][order], "-", color=colour, linewidth=1, label=label)
+    if task.solution is not None:
+        label = "softmax, infinite-prompt solution (exact)"
+        ax.plot(L, task.solution[order], "--", color=BLUE, linewidth=1, label=label)
+    floor = task.floor
+    if task.floors is not None and floor is not None:
+        label = "ridge regression (Bayes)" if "ridge" in task.floors[0].kind else "floor"
+        ax.plot(L, floor[order], ":", color=GREEN, linewidth=2, label=label)
+    positive = floor is None or bool((floor > 0).all())
+    ax.set(xscale="log", yscale="log" if positive else "linear", xlabel="prompt length L")
+    ax.set_title(task.name, fontsize=10, loc="left")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnlimit.drawing import figure
 from attnlimit.icl.transfer import Transfer
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 
@@ -13,9 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@figure.register(Transfer)
 def transfer_figure(found: Transfer) -> Figure:
     """Risk of the infinite-prompt solution against length with 95 % intervals, the floor, and the length needed."""
-    figure, ax = axes(6.8, 4.8)
+    drawn, ax = axes(6.8, 4.8)
     n = torch.tensor(found.curve.lengths, dtype=torch.float64)
     spread = 1.96 * found.curve.standard_error
     label = "infinite-prompt solution, nothing trained"
@@ -31,5 +33,5 @@ def transfer_figure(found: Transfer) -> Figure:
         ax.axvline(found.needed, color=BLACK, linewidth=0.9, linestyle="--", label=words)
     ax.set(xscale="log", yscale="log", xlabel="prompt length L (tokens)", ylabel="risk")
     ax.set_title(repr(found.task), loc="left", fontsize="medium")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    return figure
+    drawn.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return drawn

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_text
 from attnlimit.models.analyse.run import Run
 from attnlimit.report.html.analysis import analysis
-from attnlimit.report.html.icl import icl_page
-from attnlimit.report.html.page import Page, Picture, page
+from attnlimit.report.html.page import Page, page
 
 
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
@@ -31,18 +29,8 @@ def report_page(folder: Path) -> Page:
         with open_run(folder) as run:
             return study_page(run.findings())
     if (folder / "summary.json").is_file():
-        return _training(folder)
+        raise InputError(
+            f"{folder} is no run of a study: there is no store.sqlite beside its summary.json. In-context runs of before are not read; "
+            "run them again as a study, e.g. attnlimit icl examples/icl-risk.yaml."
+        )
     return analysis(Run.load(folder), str(folder))
-
-
-def _training(folder: Path) -> Page:
-    """Of `attnlimit icl`."""
-    path = folder / "summary.json"
-    figures = [
-        Picture(one.stem.replace("-", " ").capitalize(), one.read_bytes(), "png")
-        for one in sorted(folder.glob("*.png"))
-    ]
-    try:
-        return icl_page(json.loads(path.read_text(encoding="utf-8")), folder, figures)
-    except (ValueError, KeyError, TypeError) as problem:
-        raise InputError(f"{path} is damaged ({problem}): run it again.") from problem

@@ -2,126 +2,338 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
 import torch
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, TypeAdapter
+from torch import Tensor
 
-from attnlimit.icl import train
-from attnlimit.icl.spec import AnyTask, Method
-from attnlimit.icl.training import over_seeds
+from attnlimit.icl import (
+    Classification,
+    Evaluation,
+    InContextTask,
+    LinearRegression,
+    MixtureDenoising,
+    Optimizer,
+    Saving,
+    Start,
+    Training,
+    ar1,
+    train,
+)
+from attnlimit.icl.comparison import Comparison, compared
+from attnlimit.icl.methods import Attention
+from attnlimit.icl.training import MEASURED, over_seeds
+from attnlimit.icl.trial import Trial
 from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kind import Column
-from attnlimit.studies.laws import DTYPES, Dtype
-from attnlimit.studies.untyped import Data, untyped
+from attnlimit.studies.kind import Array, Cell, Column, Kind, Point, Result, Row, plain, short
+from attnlimit.studies.task import canonical
 
-LONG = 5_000
-"""Steps from which a training keeps checkpoints."""
 BRIEF = 100
 """Steps of a training that is only timed."""
-MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
+ENDS = ("risk", "infinite_risk", "gradient_gap", "parameter_gap")
+Correlation = Annotated[float, Field(gt=-1, lt=1)]
 
 
-class Training(Fields, Method):
+class Regression(Fields):
+    """In-context linear regression, Σ_ij = variance·ρ^|i−j|, or any Σ as rows."""
+
+    kind: Literal["regression"] = "regression"
+    name: str = ""
+    dim: PositiveInt = 5
+    rho: Correlation = 0.0
+    variance: PositiveFloat = 1.0
+    cov: list[list[float]] | None = None
+    noise: Annotated[float, Field(ge=0)] = 0.1
+    """Variance of the noise in y."""
+    vector_variance: PositiveFloat | None = None
+    """w ~ N(0, vector_variance·I); 1/dim unless given."""
+
+    def build(self) -> LinearRegression:
+        cov = self.variance * ar1(self.dim, self.rho) if self.cov is None else self.cov
+        return LinearRegression(self.dim, cov, noise=self.noise, vector_cov=self.vector_variance)
+
+    @property
+    def words(self) -> str:
+        times = "" if self.variance == 1 else f"{self.variance:g}·"
+        known = f"Σ_ij = {times}{self.rho:g}^|i−j|" if self.rho else f"Σ = {times}I"
+        return self.name or (known if self.cov is None else "Σ as given")
+
+
+class Classes(Fields):
+    """In-context classification of two Gaussian classes, Σ_ij = ρ^|i−j|."""
+
+    kind: Literal["classification"]
+    name: str = ""
+    dim: PositiveInt = 5
+    rho: Correlation = 0.0
+    loss: Literal["logistic", "squared"] = "logistic"
+
+    def build(self) -> Classification:
+        return Classification(self.dim, ar1(self.dim, self.rho), loss=self.loss)
+
+    @property
+    def words(self) -> str:
+        return self.name or f"classification, Σ_ij = {self.rho:g}^|i−j|"
+
+
+class Denoising(Fields):
+    """In-context denoising of a Gaussian mixture."""
+
+    kind: Literal["denoising"]
+    name: str = ""
+    dim: PositiveInt = 5
+    components: PositiveInt = 3
+    radius: PositiveFloat = 1.0
+    spread: PositiveFloat = 0.01
+    noise: PositiveFloat = 0.25
+
+    def build(self) -> MixtureDenoising:
+        return MixtureDenoising(
+            self.dim, self.components, radius=self.radius, spread=self.spread, noise=self.noise
+        )
+
+    @property
+    def words(self) -> str:
+        return self.name or f"denoising, {self.components} components"
+
+
+def _kind(value: Any) -> Any:
+    """Which of them it is meant to be: a regression unless it says otherwise."""
+    return value.get("kind", "regression") if isinstance(value, dict) else getattr(value, "kind", None)
+
+
+AnyTask: TypeAlias = Annotated[
+    Annotated[Regression, Tag("regression")]
+    | Annotated[Classes, Tag("classification")]
+    | Annotated[Denoising, Tag("denoising")],
+    Discriminator(
+        _kind,
+        custom_error_type="kind",
+        custom_error_message="kind must be regression, classification or denoising",
+    ),
+]
+
+
+class Asked(Fields):
     """The arguments of `attnlimit.icl.train`, with which they share their meaning; replicates are its seeds."""
 
-    task: AnyTask
+    task: AnyTask = Regression()
     lengths: Sizes
-    attention: Literal["softmax", "linear"] = "softmax"
-    test_lengths: Sizes | None = None
-    dtype: Dtype = "float32"
-    device: Literal["cpu", "cuda"] = "cpu"
+    attention: Attention = "softmax"
+    optimizer: Optimizer = Optimizer()
+    evaluation: Evaluation = Evaluation()
+    init: PositiveFloat = 0.1
 
 
-def run(what: Training, replicates: int, seed: int) -> Data:
-    """A training that was stopped goes on from a checkpoint beside the machine's other temporary files, bit for bit."""
-    kept = Path(tempfile.gettempdir()) / f"attnlimit-icl-{seed:016x}.safetensors"
+@dataclass(frozen=True, eq=False)
+class Trained(Result):
+    """What a training gave, in the shapes of `attnlimit.icl.Training`: R reports, S replicates, M lengths, T test lengths."""
+
+    columns: ClassVar[Mapping[str, Column]] = {
+        "replicate": "int",
+        "step": "int",
+        "length": "int",
+        "time": "float",
+        **dict.fromkeys(MEASURED, "float"),
+    }
+
+    what: Asked
+    times: Array | None
+    """(R,)"""
+    U: Array
+    """(R, S, M, D, D)"""
+    V: Array
+    risk: Array
+    """(R, S, M)"""
+    risk_error: Array
+    infinite_risk: Array
+    gradient_gap: Array
+    flow_risk: Array | None
+    """(R, S)"""
+    parameter_gap: Array | None
+    test_risk: Array
+    """(R, S, M, T)"""
+
+    @classmethod
+    def of(cls, what: Asked, found: Training) -> Trained:
+        return cls(what, **{name: getattr(found, name) for name in ARRAYS})
+
+    @cached_property
+    def training(self) -> Training:
+        what = self.what
+        return Training(
+            task=_built(what.task.model_dump_json()),
+            attention=what.attention,
+            lengths=tuple(what.lengths),
+            optimizer=what.optimizer,
+            evaluation=what.evaluation,
+            steps=what.evaluation.steps(what.optimizer.steps),
+            **{name: getattr(self, name) for name in ARRAYS},
+        )
+
+    def rows(self) -> Iterator[Sequence[Cell]]:
+        for row in self.training.rows():
+            yield [row["seed" if name == "replicate" else name] for name in self.columns]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trained]) -> Trained:
+        """The replicates of all tasks as one training."""
+        together: dict[str, Any] = {"times": parts[0].times}
+        for name in ARRAYS[1:]:
+            found = [getattr(one, name) for one in parts]
+            together[name] = None if found[0] is None else torch.cat(found, 1)
+        return cls(parts[0].what, **together)
+
+    def ends(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """What was measured when training ended, at each length: mean over replicates and both ends of its 95 % interval."""
+        found = {name: getattr(self, name) for name in ENDS}
+        return {name: over_seeds(values[-1].T) for name, values in found.items() if values is not None}
+
+    def summary(self) -> dict[str, Any]:
+        record: dict[str, Any] = {"task": repr(self.training.task), "lengths": self.what.lengths}
+        record |= {"attention": self.what.attention, "replicates": self.training.seeds}
+        for name, (mean, low, high) in self.ends().items():
+            record[name] = mean.tolist()
+            record[f"{name}_interval"] = [low.tolist(), high.tolist()]
+        if self.what.evaluation.test_lengths:
+            record["test_lengths"] = list(self.what.evaluation.test_lengths)
+            record["test_risk"] = self.test_risk[-1].tolist()
+        return {**record, **self.methods()}
+
+    def shown(self) -> list[Row]:
+        """A line for each prompt length."""
+        attention, ends = self.what.attention, self.ends()
+        found: list[Row] = []
+        for m, known in enumerate(compared("", [self.training]).rows()):
+            row: dict[str, Cell] = {"prompt length": self.what.lengths[m], "risk": known[attention]}
+            row |= {"95 % from": known[f"{attention}_low"], "95 % to": known[f"{attention}_high"]}
+            row |= {"predicted": known.get(f"{attention}_predicted"), "floor": known["floor"]}
+            row |= {"with the L = ∞ weights": known["solution"]} if attention == "softmax" else {}
+            row |= {short(name): float(mean[m]) for name, (mean, *_) in ends.items() if name != "risk"}
+            found.append({name: value for name, value in row.items() if value is not None})
+        return found
+
+    @classmethod
+    def words(cls, points: Sequence[Point[Trained]]) -> list[str]:
+        return [_said(one) for one in comparisons(points)]
+
+    def methods(self) -> Row:
+        return {"method": f"{self.training.method}; 95 % t intervals over replicates"}
+
+
+ARRAYS = (
+    "times",
+    "U",
+    "V",
+    "risk",
+    "risk_error",
+    "infinite_risk",
+    "gradient_gap",
+    "flow_risk",
+    "parameter_gap",
+    "test_risk",
+)
+
+
+@lru_cache(maxsize=32)
+def _built(task: str) -> InContextTask:
+    """One object for equal descriptions: what is known of it is found once."""
+    found: AnyTask = TypeAdapter(AnyTask).validate_json(task)
+    return found.build()
+
+
+def comparisons(points: Sequence[Point[Trained]]) -> list[Comparison]:
+    """Points that differ in their attention alone, side by side, in the order of the study."""
+    groups: dict[bytes, list[Point[Trained]]] = {}
+    for one in points:
+        rest = one.result.what.model_dump(mode="json", exclude={"attention"})
+        groups.setdefault(canonical(rest), []).append(one)
+    return [compared(_name(group[0]), [one.result.training for one in group]) for group in groups.values()]
+
+
+def _name(point: Point[Trained]) -> str:
+    """The task in words, and what else tells the point apart."""
+    others = {
+        path: value
+        for path, value in point.varies.items()
+        if path != "attention" and path.partition(".")[0] != "task"
+    }
+    return ", ".join(
+        [point.result.what.task.words, *(f"{short(path)} {plain(v)}" for path, v in others.items())]
+    )
+
+
+def _said(one: Comparison) -> str:
+    """The risks at the longest prompt, beside the floor and the infinite-prompt solution."""
+    last = max(range(len(one.lengths)), key=lambda m: one.lengths[m])
+    parts = []
+    for name in one.runs:
+        mean, low, high = (float(values[last]) for values in one.ending(name))
+        parts.append(f"{name} attention ends with risk {mean:.3g} ({low:.3g} to {high:.3g})")
+        if name in one.predicted:
+            parts[-1] += f", predicted {float(one.predicted[name][last]):.3g} without training"
+    text = f"{one.name}: trained on prompts of {one.lengths[last]:,} tokens, {'; '.join(parts)}."
+    if one.floors is not None:
+        floor = one.floors[last]
+        text += f" No method can do better than {floor.value:.3g} there ({floor.kind})."
+    if one.solution is not None:
+        text += f" The infinite-prompt solution has {float(one.solution[last]):.3g} at that length."
+    if constants := one.constants():
+        told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
+        text += f" Predicted for long prompts: risk {told}."
+    return text
+
+
+def run(what: Asked, replicates: int, seed: int, place: Path | None) -> Trained:
+    """A training that was stopped goes on from its checkpoint in the run's folder, bit for bit."""
+    kept = None
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
+        kept = place / f"{seed:016x}.safetensors"
     found = train(
         what.task.build(),
         what.lengths,
         attention=what.attention,
-        seeds=replicates,
-        test_lengths=what.test_lengths or (),
-        dtype=DTYPES[what.dtype],
-        device=what.device,
+        optimizer=what.optimizer,
+        evaluation=what.evaluation,
+        start=Start(init=what.init, seeds=replicates),
         generator=seed,
-        checkpoint=kept if what.steps >= LONG else None,
-        **{name: getattr(what, name) for name in Method.model_fields},
+        saving=Saving(checkpoint=kept),
     )
-    kept.unlink(missing_ok=True)
-    rows = [[row[name] for name in ("seed", "step", "length", "time", *MEASURED)] for row in found.rows()]
-    return {
-        "rows": rows,
-        "test_risk": found.test_risk[-1].tolist(),  # seeds × lengths × test lengths, when training ends
-        "method": found.method.replace(f", {replicates} seeds", "", 1),
-        "task": repr(found.task),
-    }
+    if kept is not None:
+        kept.unlink(missing_ok=True)
+    return Trained.of(what, found)
 
 
-COLUMNS: dict[str, Column] = {
-    "replicate": "int",
-    "step": "int",
-    "length": "int",
-    "time": "float",
-    **dict.fromkeys(MEASURED, "float"),
-}
+def check(what: Asked) -> None:
+    """The parts fit each other."""
+    start = Start(init=what.init)
+    Trial.of(what.task.build(), what.lengths, what.attention, what.optimizer, what.evaluation, start, 0)
 
 
-def rows(result: Data) -> Iterator[list[Any]]:
-    yield from result["rows"]
-
-
-def summary(what: Training, results: list[Data]) -> dict[str, Any]:
-    """Risks when training ends, with 95 % intervals over replicates, for each length."""
-    last = [row for one in results for row in one["rows"] if row[1] == what.steps]
-    record: dict[str, Any] = {
-        "task": results[0]["task"],
-        "lengths": what.lengths,
-        "attention": what.attention,
-    }
-    for name in ("risk", "infinite_risk", "gradient_gap", "parameter_gap"):
-        place = 4 + MEASURED.index(name)
-        found = [[row[place] for row in last if row[2] == length] for length in what.lengths]
-        if any(value is None for values in found for value in values):
-            continue
-        mean, low, high = over_seeds(torch.tensor(found, dtype=torch.float64))
-        record[name] = mean.tolist()
-        record[f"{name}_interval"] = [low.tolist(), high.tolist()]
-    if what.test_lengths is not None:
-        record["test_lengths"] = what.test_lengths
-        record["test_risk"] = [row for one in results for row in one["test_risk"]]
-    return {
-        **record,
-        "along": _along(what, results),
-        "replicates": len(last) // len(what.lengths),
-        "method": f"{results[0]['method']}; 95 % t intervals over replicates",
-    }
-
-
-def _along(what: Training, results: list[Data]) -> dict[str, Any]:
-    """Steps and flow times of the reports, and what was measured at them as lists (replicate, report, length)."""
-    rows = [row for one in results for row in sorted(one["rows"], key=lambda row: row[:3])]
-    times = {row[1]: row[3] for row in rows}
-    found: dict[str, Any] = {"step": list(times), "time": list(times.values())}
-    for place, name in enumerate(MEASURED, 4):
-        values = np.array([row[place] for row in rows], dtype=float)  # None as nan
-        if not np.isnan(values).any():
-            found[name] = values.reshape(-1, len(times), len(what.lengths)).tolist()
-    return found
-
-
-def check(what: Training) -> None:
-    what.task.build()
-
-
-def brief(what: Training) -> tuple[Training, float]:
+def brief(what: Asked) -> tuple[Asked, float]:
     """A few steps."""
-    steps = min(what.steps, BRIEF)
-    part = {"steps": steps, "reports": 1, "evaluation": min(what.evaluation, what.batch)}
-    return what.model_copy(update=part), what.steps / steps
+    steps = min(what.optimizer.steps, BRIEF)
+    optimizer = replace(what.optimizer, steps=steps)
+    evaluation = replace(
+        what.evaluation, reports=1, prompts=min(what.evaluation.prompts, what.optimizer.batch)
+    )
+    part = what.model_copy(update={"optimizer": optimizer, "evaluation": evaluation})
+    return part, what.optimizer.steps / steps
 
 
-KIND = untyped("icl", Training, run, COLUMNS, rows, summary, check=check, brief=brief, together=True)
+KIND = Kind(
+    name="icl",
+    title="in-context learning",
+    what=Asked,
+    result=Trained,
+    run=run,
+    check=check,
+    brief=brief,
+    together=True,
+)

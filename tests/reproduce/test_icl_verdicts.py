@@ -1,0 +1,140 @@
+"""Verdicts on in-context training and on gradients: on data made to agree with the claims, and on data made not to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attnlimit import exponents
+from attnlimit.icl import LinearRegression, ar1, tuned
+from attnlimit.rates import ErrorCurve, PowerFit
+from attnlimit.reproduce import Outcome, find
+from attnlimit.studies.kind import Point
+from attnlimit.studies.kinds.concentration import Concentrated, Concentration
+from attnlimit.studies.kinds.icl import Asked, Trained
+from attnlimit.studies.setting import Limit
+
+AGREES, DIFFERS, CANNOT_TELL = Outcome.AGREES, Outcome.DIFFERS, Outcome.CANNOT_TELL
+LENGTHS = [10, 30, 100, 300]
+WHAT = {
+    "task": {"dim": 3, "noise": 0.1, "rho": 0.5},
+    "lengths": LENGTHS,
+    "optimizer": {"steps": 100, "lr": 0.01},
+    "evaluation": {"reports": [10]},
+}
+TASK = LinearRegression(3, ar1(3, 0.5), noise=0.1)
+SEEDS = torch.tensor([0.98, 1.0, 1.02], dtype=torch.float64)
+
+
+def along(power: float) -> Trained:
+    """Three replicates, three reports; everything falls like L^−power."""
+    falls = torch.tensor(LENGTHS, dtype=torch.float64) ** -power
+    rows = (SEEDS[:, None] * falls).expand(3, 3, 4)
+    times = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
+    none = rows.new_zeros(3, 3, 4, 4, 4)
+    return Trained(
+        Asked.model_validate(WHAT), times, none, none, rows, rows, rows, rows, rows[..., 0], rows, none[..., :0, 0]
+    )  # fmt: skip
+
+
+def ended(attention: str, factor: Callable[[float], float] = lambda L: 1.0) -> Trained:
+    """The same with risks at the end that are `factor` times those predicted."""
+    exact = torch.tensor([factor(L) * tuned(TASK, L, attention)[1] for L in LENGTHS], dtype=torch.float64)
+    spread = torch.tensor([0.998, 1.0, 1.002], dtype=torch.float64)
+    return replace(along(1.0), risk=(spread[:, None] * exact).expand(3, 3, 4))
+
+
+def regression(spec: str, softmax: Trained, linear: Trained) -> dict:
+    made = []
+    for index, (name, one) in enumerate((("softmax", softmax), ("linear", linear))):
+        what = one.what.model_copy(update={"attention": name})
+        varies = {"task.rho": 0.5, "attention": name}
+        made.append(Point(index, varies, what, replace(one, what=what)))
+    return {spec: SimpleNamespace(points=made)}
+
+
+def verdict_of(name: str, runs: dict, words: str):
+    (found,) = [one for one in find(name).verdicts(runs) if words in one.claim]
+    return found
+
+
+def test_risks_as_predicted_and_risks_that_are_not() -> None:
+    good = regression("icl-risk", ended("softmax"), ended("linear"))
+    assert [one.outcome for one in find("icl-risk").verdicts(good)] == [AGREES] * 6
+    apart = regression("icl-risk", ended("softmax", lambda L: 1.1), ended("linear", lambda L: 0.9))
+    claims = [one.outcome for one in find("icl-risk").verdicts(apart) if one.claim.startswith("ours")]
+    assert claims == [DIFFERS] * 2
+    slow = regression("icl-risk", ended("softmax", lambda L: L**0.3), ended("linear"))
+    assert verdict_of("icl-risk", slow, "vanishes").outcome is DIFFERS
+    assert verdict_of("icl-risk", slow, "becomes linear").outcome is DIFFERS
+    assert verdict_of("icl-risk", slow, "does no worse").outcome is DIFFERS
+    turned = regression("icl-risk", ended("linear"), ended("softmax"))
+    assert verdict_of("icl-risk", turned, "becomes linear").outcome is CANNOT_TELL
+    small = regression("icl-risk", ended("softmax", lambda L: 1e-3), ended("linear"))
+    assert verdict_of("icl-risk", small, "ridge regression is the floor").outcome is DIFFERS
+
+
+def test_gaps_to_the_flow_that_vanish_and_that_do_not() -> None:
+    good = regression("icl-trajectory", along(0.5), along(0.5))
+    assert [one.outcome for one in find("icl-trajectory").verdicts(good)] == [AGREES] * 3
+    bad = regression("icl-trajectory", along(-0.3), along(0.5))
+    assert [one.outcome for one in find("icl-trajectory").verdicts(bad)] == [DIFFERS] * 3
+
+
+def gradients(exponent: Callable[[float], float], off: float = 1.0) -> dict:
+    """Errors n^−exponent(H), `off` times as large as the exact ones, with a standard error of 2 %."""
+    n = (32, 128, 512)
+    made = []
+    for index, H in enumerate((0.25, 0.5, 1.0)):
+        rms = torch.tensor([m ** -exponent(H) for m in n], dtype=torch.float64)
+        square = (off * rms) ** 2
+        spread = 2 * 0.02 * rms * off * rms  # of two replicates, whose mean has a relative error of 2 %
+        squares = torch.stack([square - spread, square + spread])
+        what = Concentration.model_validate({"law": {"name": "gaussian", "dim": 2}, "head": {"name": "random", "horizon": H}, "n": list(n)})  # fmt: skip
+        fit = PowerFit(exponent=exponent(H), interval=(exponent(H) - 0.01, exponent(H) + 0.01), level=0.95, intercept=0.0,
+                       residual_rms=0.0, n=n, replicates=2, method="made")  # fmt: skip
+        quantities = ("output", "A", "V")
+        found = Concentrated(
+            what, dict.fromkeys(quantities, squares), dict.fromkeys(quantities, squares.sqrt())
+        )
+        vars(found).update(
+            fits=dict.fromkeys(quantities, fit), exact=ErrorCurve(n, rms), limit=Limit(H, exponents(H))
+        )
+        made.append(Point(index, {"head.horizon": H}, what, found))
+    return {"gradient-concentration": SimpleNamespace(points=made)}
+
+
+def test_gradients_that_concentrate_and_that_do_not() -> None:
+    good = find("gradient-concentration").verdicts(gradients(lambda H: 0.5 - 0.15 * max(0.0, H - 0.5)))
+    assert {one.outcome for one in good} == {AGREES}
+    bad = find("gradient-concentration").verdicts(gradients(lambda H: -0.1 + 0.3 * H, off=1.5))
+    assert {one.outcome for one in bad} == {DIFFERS}
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "axes"),
+    [
+        ("icl-risk", regression("icl-risk", along(0.9), along(0.9)), 1),
+        ("icl-trajectory", regression("icl-trajectory", along(0.9), along(0.9)), 2),
+        ("gradient-concentration", gradients(lambda H: 0.5), 3),
+    ],
+)
+def test_figures_have_their_panels_and_names(name: str, runs: dict, axes: int) -> None:
+    figure = find(name).figure(runs)
+    assert len(figure.axes) == axes
+    assert all(ax.get_xlabel() for ax in figure.axes)
+    figure.canvas.draw()
+
+
+def test_tables_hold_every_report_and_quantity() -> None:
+    rows = find("icl-risk").table(regression("icl-risk", along(0.9), along(0.9)))
+    assert len(rows) == 2 * 3 * 3 * 4
+    assert rows[0]["task"] == "Σ_ij = 0.5^|i−j|"
+    assert rows[-1]["risk"] == pytest.approx(1.02 * 300**-0.9)
+    rows = find("gradient-concentration").table(gradients(lambda H: 0.5))
+    assert len(rows) == 3 * 3 * 3
+    assert rows[0]["exact"] == pytest.approx(32**-0.5)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def modules(package: str, only: str | None = None) -> Iterator[ModuleType]:
+    """The modules of a package, or the one of that name, imported."""
+    for name in names(package) if only is None else [only]:
+        yield import_module(f"{package}.{name}")
 
 
 def names(package: str) -> list[str]:
@@ -16,18 +24,15 @@ def names(package: str) -> list[str]:
 
 def members(package: str, attribute: str, only: str | None = None) -> list[Any]:
     """That attribute of every module of a package that has it, or of one module `only`."""
-    chosen = names(package) if only is None else [only]
-    modules = [import_module(f"{package}.{name}") for name in chosen]
-    return [getattr(module, attribute) for module in modules if hasattr(module, attribute)]
+    return [getattr(one, attribute) for one in modules(package, only) if hasattr(one, attribute)]
 
 
 def subclasses(package: str, base: type[T]) -> list[type[T]]:
     """The subclasses of `base` that the modules of a package define."""
-    found = (import_module(f"{package}.{name}") for name in names(package))
+    found = ((one, value) for one in modules(package) for value in vars(one).values())
     return [
         value
-        for module in found
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+        for one, value in found
+        if isinstance(value, type) and issubclass(value, base) and value.__module__ == one.__name__
         if value is not base
     ]

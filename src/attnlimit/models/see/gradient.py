@@ -9,6 +9,7 @@ g = Jᵀε with random signs ε: the embedding moves by E‖δe‖² ≈ E(gᵀ�
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def _gradients(
 def strata(length: int, count: int, generator: torch.Generator) -> list[int]:
     """`count` places of a text, one at random in each of as many stretches of equal length."""
     edges = [length * k // count for k in range(count + 1)]
-    return [_within(low, high, generator) for low, high in zip(edges, edges[1:], strict=False) if high > low]
+    return [_within(low, high, generator) for low, high in pairwise(edges) if high > low]
 
 
 def _within(low: int, high: int, generator: torch.Generator) -> int:

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from attnlimit.report.figures.icl_lengths import lengths_figure
 from attnlimit.report.figures.icl_risk import risk_figure
 from attnlimit.report.figures.icl_trajectory import trajectory_figure
-from attnlimit.report.figures.study import Picture, pictures
+from attnlimit.report.figures.study import StudyFigure, pictures
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.icl import Trained, comparisons
 
 
 @pictures.register(Trained)
-def _trainings(first: Trained, name: str, points: Sequence[Point[Trained]]) -> list[Picture]:
+def _trainings(first: Trained, name: str, points: Sequence[Point[Trained]]) -> list[StudyFigure]:
     tasks = comparisons(points)
     words = "When training ends, with 95 % intervals over seeds; lines need no training."
-    found = [Picture("risk", "Risk against prompt length", words, risk_figure(tasks))]
+    found = [StudyFigure("risk", "Risk against prompt length", words, risk_figure(tasks))]
     for place, task in enumerate(tasks):
         runs = {f"{attention} attention": run for attention, run in task.runs.items()}
         words = "Bands are 95 % intervals over seeds; the flow is that of the infinite prompt from the same start."
         drawn = trajectory_figure(runs, task.name)
-        found.append(Picture(f"trajectory-{place}", f"Along training: {task.name}", words, drawn))
+        found.append(StudyFigure(f"trajectory-{place}", f"Along training: {task.name}", words, drawn))
         if task.any_run.test_lengths:
             words = "Trained at one length, tested at others; bands are 95 % intervals over seeds."
             title = f"On other prompt lengths: {task.name}"
-            found.append(Picture(f"lengths-{place}", title, words, lengths_figure(runs)))
+            found.append(StudyFigure(f"lengths-{place}", title, words, lengths_figure(runs)))
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import NotKnown
@@ -25,6 +25,15 @@ class Rest(NamedTuple):
     kept: KeptSet | None
     number: Float[Tensor, "m 1"]
     """How many keys; infinite for a law."""
+
+    def of(self, rows: Bool[Tensor, " m"]) -> Rest:
+        """Those of some queries."""
+        scores, log_mass, mean, spread, limit, smooth = self.atoms
+        shared = len(mean) == 1 < len(limit)
+        mean, spread = (mean, spread) if shared else (mean[rows], spread[rows])
+        atoms = Atoms(scores[rows], log_mass[rows], mean, spread, limit[rows], smooth)
+        kept = None if self.kept is None else KeptSet(*(part[rows] for part in self.kept))
+        return Rest(atoms, kept, self.number[rows])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.reproduce import downstream, heads, model_heads, token_cloud
 from attnlimit.reproduce.result import Outcome
-from attnlimit.reproduce.run import Plan, load_spec, run
+from attnlimit.reproduce.run import Prepared, load_spec, run
 from attnlimit.studies import study_from
 from attnlimit.studies.fields import Fields
 from attnlimit.studies.kind import Point
@@ -349,9 +350,11 @@ def test_bigbird_from_specification_to_verdict(tmp_path):
         "batch": 4,
     }
     data = {"name": "bigbird-iid", "kind": "model_convergence", "what": what, "replicates": 40, "chunk": 20}
-    ready = Plan(reproduce.find("bigbird-iid"), tmp_path / "out", {"bigbird-iid": study_from(data)}, True, 1)
+    ready = Prepared(
+        reproduce.find("bigbird-iid"), tmp_path / "out", {"bigbird-iid": study_from(data)}, True, 1
+    )
     done = run(ready)
     assert {path.name for path in done.files} >= {"figure.png", "figure.pdf", "table.csv", "verdict.json"}
     assert outcomes(done.verdicts)[:3] == [CANNOT_TELL] * 3
-    assert any("random-bigbird" in line for line in done.record["summary"])
+    assert any("random-bigbird" in line for line in done.record.summary)
     assert done.verdicts[3].measured == pytest.approx(1.0, abs=0.1)

@@ -1,4 +1,5 @@
-"""A law is one file, and so is a bound: a copy of the package with two new files, and nothing else changed."""
+"""A law is one file, and so are a bound and a way of drawing: a copy of the package with three new files, and nothing else
+changed."""
 
 from __future__ import annotations
 
@@ -70,6 +71,27 @@ def diameter(head, law, n):
     return Bound("diameter", value, "always", "‖Γ_n − Γ‖ ≤ 2 R_V", (COMPACT,), {})
 '''
 
+DRAW = '''
+"""Every so many keys, from a random start."""
+
+from dataclasses import dataclass
+
+import torch
+
+from attnlimit.designs.draw import Draw, uniform
+
+
+@dataclass(frozen=True)
+class Regular(Draw):
+    """n keys at equal distances, round the end of the text."""
+
+    name, words, nested = "regular", "keys at equal distances", False
+
+    def places(self, population, n, generator):
+        start = float(uniform(1, generator)) * population
+        return [(start + population * torch.arange(k) / k).long() % population for k in n]
+'''
+
 STUDY = """\
 name: own
 kind: {kind}
@@ -121,6 +143,20 @@ assert "diameter" in [one["name"] for one in table["bounds"]], table
 for kind, tasks in {"convergence": 2, "exact": 1}.items():
     shown = run("sweep", f"{kind}.yaml", "--workers", "1")
     assert f"own-{kind}: {tasks} of {tasks} task" in shown, shown
+
+# the way of drawing: a sampling by its name, Monte Carlo, its record, and what is not known of it
+keys = law.sample(60, generator=1)
+plan = al.Sampling.from_dict({"draw": "regular", "kept": {"sinks": 2}})
+assert str(plan) == "keys at equal distances, keeping 2 sinks" and plan.to_dict()["draw"] == "regular"
+for sampling in (plan, al.Sampling(draw=plan.draw)):
+    found = al.measure_convergence(head, keys, [5, 30], sampling=sampling, queries=8, replicates=8)
+    assert float(found.rms[1]) < float(found.rms[0])
+everything = al.measure_convergence(head, keys, [60], sampling=al.Sampling(draw=plan.draw), replicates=2)
+assert float(everything.rms[0]) < 1e-12
+try:
+    al.exact_error(head, keys, 5, x, sampling=plan)
+except al.NotKnown as refusal:
+    assert "keys at equal distances is not known exactly" in str(refusal)
 print("all of it")
 """
 
@@ -132,9 +168,10 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_law_and_a_bound_in_one_file_each(copy: Path) -> None:
+def test_a_law_a_bound_and_a_draw_in_one_file_each(copy: Path) -> None:
     (copy / "attnlimit/measures/triangular.py").write_text(LAW, encoding="utf-8")
     (copy / "attnlimit/bounds/diameter.py").write_text(BOUND, encoding="utf-8")
+    (copy / "attnlimit/designs/regular.py").write_text(DRAW, encoding="utf-8")
     rest = {"convergence": "replicates: 10\nchunk: 5\n", "exact": ""}
     for kind, more in rest.items():
         Path(f"{kind}.yaml").write_text(STUDY.format(kind=kind, more=more).replace("own", f"own-{kind}"))

@@ -12,6 +12,7 @@ from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
 from attnlimit.cli.model_options import Device, Dtype, Model, Text, loaded_model
 from attnlimit.errors import MissingExtra
 from attnlimit.numerics.words import counted
+from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
     from attnlimit.models.analyse.run import Run
@@ -74,7 +75,6 @@ def analyze(
 
 def _figures(run: Run, folder: Path) -> list[str]:
     from attnlimit.report.figures.heads import curves, heat_map, slopes
-    from attnlimit.report.figures.style import save
 
     try:
         for name, draw in (("heatmap", heat_map), ("curves", curves), ("slopes", slopes)):

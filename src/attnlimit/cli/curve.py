@@ -31,6 +31,9 @@ from attnlimit.cli.common import (
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import PowerFit, Rates, rates
+from attnlimit.report.figures.convergence import convergence_figure
+from attnlimit.report.figures.curve import curve_figure
+from attnlimit.report.figures.style import save
 from attnlimit.sampling import Convergence, Own, measure_convergence
 from attnlimit.sampling.measure import as_statistic
 from attnlimit.sampling.setup import MANY
@@ -101,9 +104,6 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
-        from attnlimit.report.figures.curve import curve_figure
-        from attnlimit.report.figures.style import save
-
         where = save(
             curve_figure(
                 rms, mean_rms, rates=asymptotic, title=f"{law!r}, horizon {al.horizon(head, law):.3g}"
@@ -137,9 +137,6 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
 def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, plot: Path | None) -> None:
     where = None
     if plot is not None:
-        from attnlimit.report.figures.convergence import convergence_figure
-        from attnlimit.report.figures.style import save
-
         where = save(convergence_figure(result, asymptotic), plot)
     fit = _fit(result)
     if as_json:

@@ -21,6 +21,7 @@ from attnlimit.cli.model_options import (
 )
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import write_json
+from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
     from attnlimit.models.judge import Comparison, DownstreamCurve
@@ -98,7 +99,6 @@ def downstream(
 
 def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path) -> str:
     from attnlimit.report.figures.downstream import thirds_figure
-    from attnlimit.report.figures.style import save
 
     try:
         save((comparison or curve).plot(), folder / "downstream.png")

@@ -23,6 +23,8 @@ from attnlimit.cli.common import (
     whole_numbers,
 )
 from attnlimit.exact.phase import AVERAGING, FEW_KEYS, ONE_KEY, phase_diagram
+from attnlimit.report.figures.phase import phase_figure
+from attnlimit.report.figures.style import save
 
 MARKS = {AVERAGING: " ", FEW_KEYS: "*", ONE_KEY: "!"}
 
@@ -44,9 +46,6 @@ def phase(
     diagram = phase_diagram(law_of(measure, dim, cov, scale), numbers(kappa, "--kappa"), whole_numbers(n))
     where = None
     if plot is not None:
-        from attnlimit.report.figures.phase import phase_figure
-        from attnlimit.report.figures.style import save
-
         where = save(phase_figure(diagram), plot)
     if as_json:
         print_json(diagram.to_dict())

@@ -63,6 +63,8 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = finite(asdict(self))
+        if self.no_figure is None:
+            del record["no_figure"]
         return record
 
     def page(self, folder: Path) -> Page:

@@ -17,6 +17,8 @@ from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.messages import READY, decode, encode_task
 from attnlimit.studies.work import Ended
 
+# Why a pool of our own: when a worker of concurrent.futures or of loky dies, the whole pool is broken and all of its pending
+# tasks fail alike, without a word on which one was running. Here a death costs one task, and is counted against that one.
 AHEAD = 4
 """Tasks that a worker holds, so that it need not wait for the coordinator between two of them."""
 FALSE_STARTS = 3

@@ -181,7 +181,7 @@ def test_a_wrong_ratio_of_both_windows_differs():
 
 def test_heads_figures_say_which_weights():
     for figure in (
-        model_heads.bert_figure(bert_runs()),
+        model_heads.iid_figure(bert_runs()),
         model_heads.iid_figure(bigbird_runs("random-bigbird")),
         model_heads.window_figure(bigbird_runs("random-bigbird")),
     ):
@@ -191,7 +191,7 @@ def test_heads_figures_say_which_weights():
         assert len(right.get_lines()) >= 5
     unknown = [replace(one, exponent=None) for one in bert_slopes()]
     with pytest.raises(InputError, match="No head has a fitted slope"):
-        model_heads.bert_figure(made(unknown))
+        model_heads.iid_figure(made(unknown))
 
 
 def test_the_table_has_a_row_for_every_head_policy_and_size():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -50,15 +49,10 @@ class ExactError(Drawn):
         """The root of the mean square over the queries."""
         if self.mean_square.ndim != 2:
             raise InputError("A curve is of one head: use head.each().")
+        sizes = sorted(set(self.n))
+        square = self.mean_square.mean(0)[[self.n.index(n) for n in sizes]]
         scale = float(self.limit_square.mean().sqrt())
-        square = self.mean_square.mean(0)
-        return ErrorCurve(
-            tuple(sorted(set(self.n))), self._once(square).sqrt(), method=self.method, scale=scale
-        )
-
-    def _once(self, values: Float[Tensor, " n"]) -> Float[Tensor, " k"]:
-        """In the order of increasing n, each once."""
-        return torch.stack([values[self.n.index(n)] for n in sorted(set(self.n))])
+        return ErrorCurve(tuple(sizes), square.sqrt(), method=self.method, scale=scale)
 
     def __repr__(self) -> str:
         return (
@@ -96,22 +90,12 @@ def exact_error(
     ['0.999203', '2.72985e-07']
     """
     head.check_fits(measure)
-    sizes = as_counts(n)
-    if max(sizes) > MOST_TOKENS:
-        raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
+    sizes = as_sizes(n)
+    how: dict[str, Any] = {"sampling": sampling, "positions": positions, "binned": binned}
     x = head.checked(queries).reshape(-1, head.query_dim)
     if head.heads:
-        one = partial(
-            exact_error,
-            measure=measure,
-            n=n,
-            queries=x,
-            sampling=sampling,
-            positions=positions,
-            binned=binned,
-        )
-        return _stack([one(each) for each in head.each()], head.heads)
-    prepared = prepare(head, measure, x, max(sizes), sampling, positions=positions, binned=binned)
+        return _stack([exact_error(one, measure, n, x, **how) for one in head.each()], head.heads)
+    prepared = prepare(head, measure, x, max(sizes), **how)
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
     square, bias = prepared.moments(many)
     return ExactError(
@@ -122,6 +106,14 @@ def exact_error(
         prepared.method,
         prepared.bin_error(many, square),
     )
+
+
+def as_sizes(n: object) -> list[int]:
+    """One or several numbers of keys, none too large."""
+    sizes = as_counts(n)
+    if max(sizes) > MOST_TOKENS:
+        raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
+    return sizes
 
 
 def _stack(each: list[ExactError], heads: torch.Size) -> ExactError:

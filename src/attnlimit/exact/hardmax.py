@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
-from attnlimit.exact.prepare import MOST_TOKENS
+from attnlimit.exact.error import as_sizes
 from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
 from attnlimit.numerics.order import normal_maximum
@@ -79,10 +79,7 @@ def checked(head: Head, law: Measure, n: object, queries: Array) -> tuple[list[i
     if head.heads:
         raise InputError(f"One head at a time, got {head!r}: use head.each().")
     head.check_fits(law)
-    sizes = as_counts(n)
-    if max(sizes) > MOST_TOKENS:
-        raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
-    return sizes, head.checked(queries).reshape(-1, head.query_dim)
+    return as_sizes(n), head.checked(queries).reshape(-1, head.query_dim)
 
 
 @dataclass(frozen=True, eq=False)

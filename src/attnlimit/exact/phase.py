@@ -14,8 +14,9 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.exact.prepare import MOST_TOKENS, prepare
-from attnlimit.inputs import Array, as_counts, as_float, as_points
+from attnlimit.exact.error import as_sizes
+from attnlimit.exact.prepare import prepare
+from attnlimit.inputs import Array, as_float, as_points
 from attnlimit.measures import Measure
 
 AVERAGING, FEW_KEYS, ONE_KEY = "averaging", "few keys", "one key"
@@ -77,9 +78,7 @@ def phase_diagram(
     >>> phase_diagram(Gaussian(dim=1), kappa=[1.0, 5.0], n=[10, 10**4, 10**8]).region
     [['averaging', 'averaging', 'averaging'], ['one key', 'one key', 'few keys']]
     """
-    sharp, sizes = _kappas(kappa), as_counts(n)
-    if max(sizes) > MOST_TOKENS:
-        raise InputError(f"n = {max(sizes):.3g} is beyond 10^12, where the quadrature is no longer tested.")
+    sharp, sizes = _kappas(kappa), as_sizes(n)
     keys = law.keys
     unit = _unit_scores(keys, direction)
     x = torch.tensor(sharp, dtype=torch.float64).to(unit)[:, None]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.numerics.slopes import local_exponents
 from attnlimit.rates.fits import PowerFit, fit_power
+from attnlimit.rates.local import local_exponents
 
 FIELDS = ("n", "error", "statistic", "method")
 OPTIONAL = ("standard_error", "keys", "full", "scale", "rows")

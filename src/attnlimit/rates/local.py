@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.inputs import Array
-from attnlimit.numerics.slopes import local_exponents
 from attnlimit.rates.logs import checked_errors, checked_sizes
 
 
@@ -24,3 +25,12 @@ def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
     """
     sizes = checked_sizes(n, least=2)
     return local_exponents(sizes, torch.from_numpy(checked_errors(errors, sizes)))
+
+
+def local_exponents(n: Sequence[int], errors: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The same of errors that need no checks; nan for a single n."""
+    if len(n) < 2:
+        return torch.full_like(errors, torch.nan)
+    log_n = torch.tensor(n, dtype=errors.dtype, device=errors.device).log()
+    (slope,) = torch.gradient(errors.log(), spacing=(log_n,), dim=-1)
+    return -slope

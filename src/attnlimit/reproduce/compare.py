@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from scipy import stats
+
 from attnlimit.reproduce.result import Outcome, Verdict
 
 Interval = tuple[float, float]
+
+
+def mean_with_interval(values: np.ndarray) -> tuple[float, Interval]:
+    """A mean of independent values, with its 95 % t interval."""
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(values.std(ddof=1)) / len(values) ** 0.5
+    mean = float(values.mean())
+    return mean, (mean - half, mean + half)
 
 
 def equals(

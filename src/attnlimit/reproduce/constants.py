@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy import stats
 
 from attnlimit import bounds
 from attnlimit.attention import clt
@@ -19,7 +18,7 @@ from attnlimit.report.figures.constants import (
     moment_constant_figure,
     uniform_constant_figure,
 )
-from attnlimit.reproduce.compare import at_most, equals, holds
+from attnlimit.reproduce.compare import at_most, equals, holds, mean_with_interval
 from attnlimit.reproduce.growth import Growth, exponential, polynomial
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
 
@@ -66,16 +65,12 @@ def uniform_verdicts(runs: Runs) -> list[Verdict]:
     relative = [row.C_error / row.C for row in rows]
     grown, power = exponential(R, C, relative), polynomial(R, C, relative)
     limit = exponential(R, [row.edge for row in rows], relative)
-    slopes = np.array([row.exponent for row in rows])
-    half = float(stats.t.ppf(0.975, len(slopes) - 1) * slopes.std(ddof=1) / len(slopes) ** 0.5)
-    mean = float(slopes.mean())
     worst = max(row.C / row.bound for row in rows)
     return [
         equals(
             "the uniform error falls like n^(−1/2): exponent, mean over R",
             0.5,
-            mean,
-            (mean - half, mean + half),
+            *mean_with_interval(np.array([row.exponent for row in rows])),
             slack=SLACK,
             resolution=0.2,
         ),

@@ -15,9 +15,8 @@ from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.report.figures.downstream import changes_figure
 from attnlimit.report.figures.downstream import thirds_figure as draw_thirds
 from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, without_weights
-from attnlimit.reproduce.models import results, weights
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, weights, without_weights
+from attnlimit.reproduce.result import Reproduction, Runs, Verdict, results
 from attnlimit.studies.kinds.downstream import Thinned
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from attnlimit.errors import RateNotResolved
 from attnlimit.rates import Choice, choose
 from attnlimit.report.figures.hardmax import hardmax_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Reproduction, Runs, Verdict, results
 from attnlimit.studies.kinds.hardmax import Distance
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ WORDS = {"log": "C/log n", "power": "power of n"}
 
 
 def figure(runs: Runs) -> Figure:
-    return hardmax_figure([point.result for point in runs[SPEC].points])
+    return hardmax_figure(results(runs, Distance))
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
     found = []
-    for one in (point.result for point in runs[SPEC].points):
+    for one in results(runs, Distance):
         at = f"sphere of R^{one.dim}"
         if one.rule == "log":
             found.append(_law(f"with κ = log n the error is C/log n, {at}", "log", one))

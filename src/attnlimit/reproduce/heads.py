@@ -10,9 +10,10 @@ from scipy import stats
 
 from attnlimit.designs import Sampling
 from attnlimit.rates import exponents
-from attnlimit.reproduce.compare import at_least, at_most, equals, holds
-from attnlimit.reproduce.result import Outcome, Verdict
+from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds, mean_with_interval
+from attnlimit.reproduce.result import Outcome, Runs, Verdict, results
 from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
+from attnlimit.studies.model_fields import OfModel
 
 RESAMPLES = 2000
 SLACK = 0.01
@@ -34,14 +35,7 @@ def slower(heads: Heads) -> list[HeadSlope]:
     return [one for one in heads if one.interval is not None and one.interval[1] < one.published]
 
 
-def mean_with_interval(values: np.ndarray) -> tuple[float, tuple[float, float]]:
-    """A mean over heads, with its 95 % t interval."""
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(values.std(ddof=1)) / len(values) ** 0.5
-    mean = float(values.mean())
-    return mean, (mean - half, mean + half)
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, tuple[float, float]]:
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, Interval]:
     """Spearman's, with a 95 % interval from resampled pairs of ranks.
 
     >>> round(rank_correlation([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 9.0])[0], 9)
@@ -114,6 +108,11 @@ def closed_form(heads: Heads, which: str = WHICH) -> Verdict:
     low, high = np.exp(ends).tolist()
     claim = f"ours: no sampling is needed: Monte Carlo over closed form, {which}"
     return equals(claim, 1.0, float(np.exp(mean)), (low, high), slack=SLACK, resolution=0.05)
+
+
+def weights(runs: Runs) -> list[str]:
+    """Which weights were used, each once."""
+    return list(dict.fromkeys(one.weights for one in results(runs, OfModel)))
 
 
 def without_weights(found: Sequence[Verdict]) -> list[Verdict]:

@@ -11,9 +11,9 @@ from attnlimit.designs import Different, Sampling
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures.model_heads import model_heads_figure
 from attnlimit.reproduce import heads
-from attnlimit.reproduce.compare import equals
-from attnlimit.reproduce.models import only, weights
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.compare import equals, mean_with_interval
+from attnlimit.reproduce.heads import weights
+from attnlimit.reproduce.result import Reproduction, Runs, Verdict, only
 from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
 
 if TYPE_CHECKING:
@@ -43,19 +43,11 @@ def _figure(found: HeadsConverged, shown: heads.Heads, words: str, other: heads.
     return model_heads_figure(shown, f"{model}, {found.tokens} tokens,\n{words}", foot, other)
 
 
-def bert_figure(runs: Runs) -> Figure:
-    found = found_of(runs)
-    return _figure(
-        found,
-        heads.chosen(found, INDEPENDENT),
-        "independent keys",
-        heads.chosen(found, DIFFERENT),
-    )
-
-
 def iid_figure(runs: Runs) -> Figure:
+    """Independent keys, and beside them different ones where there are some."""
     found = found_of(runs)
-    return _figure(found, heads.chosen(found, INDEPENDENT), "independent keys")
+    shown, other = (heads.chosen(found, one) for one in (INDEPENDENT, DIFFERENT))
+    return _figure(found, shown, "independent keys", other)
 
 
 def window_figure(runs: Runs) -> Figure:
@@ -108,7 +100,7 @@ def _finite_population(different: heads.Heads, independent: heads.Heads) -> Verd
         np.array([one.closed_exponent for one in some], dtype=float) for some in (different, independent)
     ]
     expected = closed[0] - closed[1]
-    error, (low, high) = heads.mean_with_interval(measured - expected)
+    error, (low, high) = mean_with_interval(measured - expected)
     mean = float(expected.mean())
     claim = "ours: different keys of one passage, as published, steepen slopes: gain in exponent, predicted in closed form"
     return equals(claim, mean, mean + error, (mean + low, mean + high), slack=heads.SLACK)
@@ -119,7 +111,7 @@ def _standing_for_the_rest(plain: heads.Heads, rest: heads.Heads) -> Verdict:
     pairs = list(zip(plain, rest, strict=True))
     expected = float(np.mean([float((b.closed.error[0] / a.closed.error[0]).log()) for a, b in pairs]))
     off = np.array([heads.over_closed_form(b)[0] - heads.over_closed_form(a)[0] for a, b in pairs])
-    error, ends = heads.mean_with_interval(off)
+    error, ends = mean_with_interval(off)
     claim = "ours: random keys that stand for all others, over plain ones: ratio of errors at the least n, in closed form"
     measured, low, high = (float(np.exp(expected + one)) for one in (error, *ends))
     return equals(claim, float(np.exp(expected)), measured, (low, high), slack=heads.SLACK)
@@ -160,7 +152,7 @@ RESULTS = (
         claim="In BERT the error of attention with n keys falls like a power of n, more slowly the larger the horizon H, "
         "no slower than n^(−1/(2(1+H²))).",
         source="bohbot2026token",
-        figure=bert_figure,
+        figure=iid_figure,
         verdicts=bert_verdicts,
         specs=(BERT,),
         table=table,

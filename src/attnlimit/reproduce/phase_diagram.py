@@ -10,7 +10,7 @@ import numpy as np
 from attnlimit.exact import gaussian_maximum
 from attnlimit.report.figures.phase import phase_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Reproduction, Runs, Verdict, only
 from attnlimit.studies.kinds.phase import Plane
 
 if TYPE_CHECKING:
@@ -23,16 +23,11 @@ SLOPE_SLACK, LINE_SLACK, TOP_SLACK = 0.06, 0.25, 0.1
 
 
 def figure(runs: Runs) -> Figure:
-    return phase_figure(_plane(runs).diagram)
-
-
-def _plane(runs: Runs) -> Plane:
-    plane: Plane = runs[SPEC].points[0].result
-    return plane
+    return phase_figure(only(runs, Plane).diagram)
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    plane = _plane(runs)
+    plane = only(runs, Plane)
     kappa, log_n = np.array(plane.kappa), np.log(np.array(plane.n, dtype=float))
     rms = (plane.relative_rms * plane.scale[:, None]).numpy()
     theorem = kappa[:, None] ** 2 + np.log1p(kappa[:, None] ** 2) - log_n

@@ -5,16 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from attnlimit.reproduce.table import table
-from attnlimit.studies.kind import Row
+from attnlimit.studies.kind import Result, Row, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Runs: TypeAlias = Mapping[str, Any]
 """What each finished study found (`attnlimit.studies.Findings`), by the name of its specification."""
+R = TypeVar("R", bound=Result)
+
+
+def results(runs: Runs, kind: type[R]) -> list[R]:
+    """Of all points of all studies, which must be of that kind."""
+    found = [point.result for one in runs.values() for point in one.points]
+    if not found or not all(isinstance(one, kind) for one in found):
+        raise TypeError(f"{kind.__name__} expected of every point")
+    return found
+
+
+def only(runs: Runs, kind: type[R]) -> R:
+    """Of the one point there is."""
+    (found,) = results(runs, kind)
+    return found
+
+
+def table(runs: Runs) -> list[Row]:
+    """The rows of every study's results, with what varies between its points."""
+    many = len(runs) > 1
+    return [
+        {
+            **({"study": name} if many else {}),
+            **{short(path): value for path, value in point.varies.items()},
+            **dict(zip(point.result.columns, row, strict=True)),
+        }
+        for name, found in runs.items()
+        for point in found.points
+        for row in point.result.rows()
+    ]
 
 
 class Outcome(Enum):

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnlimit.drawing import draw
 from attnlimit.reproduce.compare import at_most, equals
-from attnlimit.reproduce.models import only, weights
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.heads import weights
+from attnlimit.reproduce.result import Reproduction, Runs, Verdict, only
 from attnlimit.studies.kinds.token_cloud import Covered
 
 if TYPE_CHECKING:

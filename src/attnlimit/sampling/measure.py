@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.designs import Sampling
@@ -93,19 +94,23 @@ def as_statistic(value: object) -> Statistic:
 
 
 def _gathered(statistic: str, experiment: Experiment, rows: list[Row]) -> Convergence:
-    norms = [row.norms for row in rows if row.norms is not None]
-    controls = [row.control for row in rows if row.control is not None]
-    squares, method = torch.stack([row.squares for row in rows]), experiment.method
-    if len(controls) == len(rows) >= LEAST_REPLICATES:
-        squares = controlled(squares, torch.stack(controls))
+    squares, norms, agreed, controls = (_stacked(parts) for parts in zip(*rows, strict=True))
+    method = experiment.method
+    if controls is not None and len(rows) >= LEAST_REPLICATES:
+        squares = controlled(squares, controls)
         method += ", and the tokens' own mean and covariance"
-    agreed = [row.agreed for row in rows if row.agreed is not None]
     return Convergence(
         n=experiment.setup.n,
         statistic=statistic,
         squares=squares,
-        norms=torch.stack(norms) if len(norms) == len(rows) else None,
+        norms=norms,
         method=f"Monte Carlo, {len(rows)} replicates, {method}",
         reference=experiment.reference,
-        agreed=torch.stack(agreed) if agreed else None,
+        agreed=agreed,
     )
+
+
+def _stacked(parts: Sequence[Tensor | None]) -> Any:
+    """All replicates' as one tensor; None where some have none."""
+    known = [part for part in parts if part is not None]
+    return torch.stack(known) if len(known) == len(parts) else None

@@ -118,32 +118,26 @@ class MomentErrors(Experiment):
         return f"{self.drawn()}, {how}"
 
     def row(self, generator: torch.Generator) -> Row:
-        if self.fitted is not None:
-            return self._fitted_row(self.fitted, generator)
+        """With Γ as control variate, or the Gaussian fitted to the tokens, whose own error is a second one."""
         truth = self.truth if self._needs_truth else None
         averages = LimitAverages(truth, self.power)
-        squares, exact = [], True
-        for sample in replicate(self.setup, generator, all_limits=self.setup.self_attention):
-            squares.append(self._square(sample, averages.at(sample), truth))
-            exact = exact and sample.rest == 0
-        row = torch.stack(squares)
-        return Row(row, row.clamp_min(0).sqrt() if exact else None)
-
-    def _fitted_row(self, fitted: FittedGaussian, generator: torch.Generator) -> Row:
-        """With the Gaussian fitted to the tokens as control variate."""
-        moments = TokenMoments(fitted)
+        moments = None if self.fitted is None else TokenMoments(self.fitted)
+        all_limits = moments is None and self.setup.self_attention
         squares, controls, exact = [], [], True
-        for sample in replicate(self.setup, generator):
-            if sample.tokens is None:
+        for sample in replicate(self.setup, generator, all_limits):
+            if moments is None:
+                squares.append(self._square(sample, averages.at(sample), truth))
+            elif sample.tokens is None:
                 raise TypeError("Tokens that are their own queries are needed.")
-            moments.take(sample.tokens)
-            squares.append(self._square(*moments.at(sample, self.truth), self.truth))
-            controls.append(moments.control())
+            else:
+                moments.take(sample.tokens)
+                squares.append(self._square(*moments.at(sample, self.truth), truth))
+                controls.append(moments.control())
             exact = exact and sample.rest == 0
         row = torch.stack(squares)
         if exact:
             return Row(row, row.clamp_min(0).sqrt())
-        return Row(row, None, control=torch.stack(controls))
+        return Row(row, None, control=torch.stack(controls) if controls else None)
 
     def _square(self, sample: Sample, base: list[Tensor] | None, truth: Reference | None) -> Tensor:
         if self.power is None:

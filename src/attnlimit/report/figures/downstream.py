@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from attnlimit.errors import InputError
 from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Uncertain
-from attnlimit.report.figures.style import BLACK, COLOURS, axes, panels
+from attnlimit.report.figures.style import BLACK, COLOURS, axes, bars, panels, shades, small_print
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +56,7 @@ def thirds_figure(*curves: DownstreamCurve, note: str = "") -> Figure:
             _line(ax, curve.keys, values, f"{name} horizon", k)
             ax.axhline(curve.full_thirds[name], color=COLOURS[k], linestyle=":", linewidth=1)
         _keys(ax, curve, ", dotted: all keys")
-    _note(drawn, note)
+    small_print(drawn, note)
     return drawn
 
 
@@ -82,15 +81,12 @@ def changes_figure(
     second.set_title("Outputs", fontsize=10, loc="left")
     third.set(ylabel="task (share), 95 % intervals", ylim=(0, 1.4), yticks=np.linspace(0, 1, 6))
     third.set_title(TASK, fontsize=10, loc="left")
-    _note(drawn, note)
+    small_print(drawn, note)
     return drawn
 
 
 def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
-    from matplotlib import colormaps
-
-    shades = colormaps["viridis"](np.linspace(0.0, 0.92, len(layers)))
-    for (keys, errors), shade in zip(sorted(layers.items()), shades, strict=True):
+    for (keys, errors), shade in zip(sorted(layers.items()), shades(len(layers)), strict=True):
         middle = np.sqrt(np.square(errors).mean(0))
         span = np.stack([middle - errors.min(0), errors.max(0) - middle])
         places = range(1, len(middle) + 1)
@@ -103,12 +99,11 @@ def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
 
 def _line(ax: Axes, x: Sequence[float], values: Sequence[Uncertain], label: str, k: int) -> None:
     places = np.argsort(x)
-    centre, low, high = np.array([[one.value, one.low, one.high] for one in values])[places].T
+    centre = np.array([one.value for one in values])[places]
     ax.errorbar(
         np.array(x)[places] * SIDE**k,
         centre,
-        # a percentile interval need not hold the value itself
-        yerr=np.stack([centre - low, high - centre]).clip(0),
+        yerr=bars(centre, [(values[place].low, values[place].high) for place in places]),
         fmt=f"{MARKERS[k % len(MARKERS)]}-",
         color=COLOURS[k % len(COLOURS)],
         markersize=4,
@@ -135,8 +130,3 @@ def _shares(ax: Axes) -> None:
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
     ax.axvline(100, color=BLACK, linewidth=0.5)
-
-
-def _note(drawn: Figure, note: str) -> None:
-    if note:
-        drawn.supxlabel("\n".join(wrap(note, 150)), fontsize=8, x=0.01, ha="left")

@@ -15,12 +15,15 @@ from attnlimit.report.figures.style import BLUE, COLOURS, GREEN, ORANGE, RED, ax
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ALL_KEYS: dict[str, Any] = {"facecolor": "0.92", "edgecolor": RED, "hatch": "////"}
+"""A square whose head needs all keys that it sees."""
+
 
 @figure_of.register(Run)
 def heat_map(run: Run) -> Figure:
     """Keys that a query reads, by layer and head, the cheaper way of each; hatched where it needs all that it sees."""
     from matplotlib.colors import LogNorm
-    from matplotlib.patches import Patch
+    from matplotlib.patches import Patch, Rectangle
 
     facts, (layers, heads), keys = run.facts, run.shape, run.keys_needed()
     figure, ax = axes(max(5.0, 1.8 + 0.42 * heads), max(2.8, 1.4 + 0.36 * layers))
@@ -31,7 +34,7 @@ def heat_map(run: Run) -> Figure:
     for one in run.heads:
         need = one.needed(facts.rel_error)
         if need.all:
-            ax.add_patch(_square(one.head, one.layer))
+            ax.add_patch(Rectangle((one.head - 0.5, one.layer - 0.5), 1, 1, linewidth=0, **ALL_KEYS))
         colour = "white" if need.keys**2 < low * visible and not need.all else "black"
         ax.text(one.head, one.layer, str(need), color=colour, ha="center", va="center", fontsize=7)
     ax.set(
@@ -44,21 +47,9 @@ def heat_map(run: Run) -> Figure:
     ax.title.set_fontsize(10)
     figure.colorbar(image, ax=ax, label="keys, kept and drawn")
     label = f"all it sees (up to {visible:.0f}); + keeps some keys and draws the others"
-    figure.legend(
-        handles=[Patch(facecolor="0.92", edgecolor=RED, hatch="////", label=label)],
-        loc="outside lower center",
-        frameon=False,
-        fontsize=8,
-    )
+    patch = Patch(label=label, **ALL_KEYS)
+    figure.legend(handles=[patch], loc="outside lower center", frameon=False, fontsize=8)
     return figure
-
-
-def _square(head: int, layer: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(
-        (head - 0.5, layer - 0.5), 1, 1, facecolor="0.92", edgecolor=RED, hatch="////", linewidth=0
-    )
 
 
 def curves(run: Run, policy: str = "sampled") -> Figure:

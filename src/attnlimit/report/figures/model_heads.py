@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnlimit.designs import Kept
 from attnlimit.errors import InputError
-from attnlimit.rates import exponents
-from attnlimit.report.figures.style import BLACK, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import bars, exponent_lines, panels, shades, small_print
 from attnlimit.studies.kinds.model_convergence import HeadSlope
 
 if TYPE_CHECKING:
@@ -33,38 +31,27 @@ def model_heads_figure(
     if not known:
         raise InputError("No head has a fitted slope: run at least five batches of replicates.")
     figure, (left, right) = panels(2, 11.0, 4.8)
-    colours = _colours(known)
+    layers = sorted({one.layer for one in known})
+    colours = dict(zip(layers, shades(len(layers)), strict=True))
     _slopes(left, known, colours, other)
     _curves(right, known, colours)
     left.set_title(title, fontsize=10, loc="left")
     right.set_title("Heads from low to high horizon", fontsize=10, loc="left")
-    if note:
-        figure.supxlabel("\n".join(wrap(note, 150)), fontsize=8, x=0.01, ha="left")
+    small_print(figure, note)
     return figure
-
-
-def _colours(heads: Sequence[HeadSlope]) -> dict[int, Any]:
-    from matplotlib import colormaps
-
-    layers = sorted({one.layer for one in heads})
-    shades = colormaps["viridis"](np.linspace(0.0, 0.92, len(layers)))
-    return dict(zip(layers, shades, strict=True))
 
 
 def _slopes(
     ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any], other: Sequence[HeadSlope]
 ) -> None:
     most = min(WIDEST, 1.1 * max(one.horizon for one in heads))
-    fine = np.linspace(0.02, most, 200)
-    rates = [exponents(float(h)) for h in fine]
     for layer, colour in colours.items():
         some = [one for one in heads if one.layer == layer]
         middle = np.array([one.exponent for one in some])
-        low, high = np.array([one.interval for one in some]).T
         ax.errorbar(
             [min(one.horizon, most) for one in some],
             middle,
-            yerr=[np.maximum(middle - low, 0), np.maximum(high - middle, 0)],
+            yerr=bars(middle, [one.interval for one in some]),
             fmt="o",
             color=colour,
             markersize=4,
@@ -75,18 +62,8 @@ def _slopes(
         found = [(min(one.horizon, most), one.exponent) for one in other if one.exponent is not None]
         name = str(replace(other[0].sampling, kept=Kept()))
         ax.plot(*zip(*found, strict=True), "x", color="0.45", markersize=4, label=name, zorder=1)
-    ax.plot(
-        fine,
-        [float(one.paper) for one in rates],
-        ":",
-        color=GREEN,
-        linewidth=2,
-        label="published 1/(2(1+H²)), n → ∞",
-    )
-    ax.plot(fine, [float(one.rms) for one in rates], "-", color=ORANGE, label="sharp (rms), n → ∞")
-    ax.plot(
-        fine, [float(one.mean) for one in rates], "--", color=BLACK, linewidth=1, label="sharp (mean), n → ∞"
-    )
+    lines = {"rms": "sharp (rms), n → ∞", "mean": "sharp (mean), n → ∞"}
+    exponent_lines(ax, np.linspace(0.02, most, 200), paper="published 1/(2(1+H²)), n → ∞", **lines)
     beyond = sum(one.horizon > most for one in heads)
     more = f" ({beyond} beyond, at the edge)" if beyond else ""
     top = max(one.exponent for one in (*heads, *other) if one.exponent is not None)

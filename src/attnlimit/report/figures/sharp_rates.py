@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnlimit.rates import exponents
-from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import BLUE, ORANGE, exponent_lines, panels, shades
 from attnlimit.studies.kinds.exact import ExactCurves
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ def sharp_rates_figure(curves: Sequence[ExactCurves]) -> Figure:
 
 def _along_n(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
     """The exponent at n of the rms curve; dashes are its limit."""
-    from matplotlib import colormaps
-
-    shades = colormaps["viridis"](np.linspace(0.0, 0.9, len(curves)))
-    for (H, one), shade in zip(curves, shades, strict=True):
+    for (H, one), shade in zip(curves, shades(len(curves), 0.9), strict=True):
         n = np.array(one.rms.n, dtype=float)
         ax.plot(n, one.rms.local_slopes(), color=shade, label=f"H = {H:g}")
         ax.hlines(float(exponents(H).rms), n[-1], 20 * n[-1], color=shade, linestyle="--")
@@ -52,14 +49,7 @@ def _against_horizon(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> N
         ax.plot(fine, [getattr(one, name) for one in known], color=colour, label=f"{words}, n → ∞ (ours)")
         local = [float(getattr(one, name).local_slopes()[-1]) for _, one in curves]
         ax.plot(H, local, marker, color=colour, label=f"{words}, exact at {last}")
-    ax.plot(
-        fine,
-        [float(one.paper) for one in known],
-        ":",
-        color=GREEN,
-        label=r"published, $1/(2(1+H^2))$",
-        linewidth=2,
-    )
+    exponent_lines(ax, fine, paper=r"published, $1/(2(1+H^2))$")
     ax.set(xlabel="horizon H", ylabel="exponent of n", ylim=(0, 0.55))
     ax.set_title("Against the horizon", fontsize=10, loc="left")
     ax.legend(frameon=False, fontsize=8)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlimit.rates import ErrorCurve, PowerFit, exponents
+from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.report.figures.study import StudyFigure, pictures
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, panels
+from attnlimit.report.figures.style import BLACK, BLUE, ORANGE, bars, exponent_lines, panels, shades
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.output_moments import Moments
 from attnlimit.studies.setting import CurveResult
@@ -67,14 +67,12 @@ def slopes_figure(curves: Sequence[FittedCurve], *, bounded: bool = False) -> Fi
 
 
 def _curves(ax: Axes, curves: Sequence[FittedCurve], name: str) -> None:
-    from matplotlib import colormaps
-
     chosen = curves[:: max(1, -(-len(curves) // MOST_CURVES))]
-    for one, shade in zip(chosen, colormaps["viridis"](np.linspace(0, 0.9, len(chosen))), strict=True):
+    for one, shade in zip(chosen, shades(len(chosen), 0.9), strict=True):
         n, rms, noise = np.array(one.curve.n, dtype=float), one.curve.error, one.curve.standard_error
-        bars = None if noise is None else 1.96 * noise
+        half = None if noise is None else 1.96 * noise
         label = f"H = {one.horizon:.3g}"
-        ax.errorbar(n, rms, yerr=bars, fmt="o", markersize=3, capsize=2, color=shade, label=label)
+        ax.errorbar(n, rms, yerr=half, fmt="o", markersize=3, capsize=2, color=shade, label=label)
         ax.plot(n, one.fit.predict(one.curve.n), color=shade, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel=f"rms error of the outputs' {name}")
     ax.set_title(f"{name}, with fitted powers", fontsize=10, loc="left")
@@ -89,27 +87,13 @@ def _slopes(ax: Axes, by: Mapping[str, Sequence[FittedCurve]], bounded: bool) ->
         colour, marker = SERIES[name]
         H = [one.horizon for one in curves]
         slope = np.array([one.fit.exponent for one in curves])
-        low, high = np.array([one.fit.interval for one in curves]).T
-        bars = [slope - low, high - slope]
-        ax.errorbar(
-            H, slope, yerr=bars, fmt=marker, color=colour, markersize=4, capsize=3, label=f"{name}, fitted"
-        )
+        reach, label = bars(slope, [one.fit.interval for one in curves]), f"{name}, fitted"
+        ax.errorbar(H, slope, yerr=reach, fmt=marker, color=colour, markersize=4, capsize=3, label=label)
         largest = max(largest, *H)
-    fine = np.linspace(0.0, 1.05 * largest, 200)
-    known = [exponents(float(h)) for h in fine]
-    ax.plot(
-        fine,
-        [float(one.paper) for one in known],
-        ":",
-        color=GREEN,
-        linewidth=2,
-        label="published, $1/(2(1+H^2))$",
-    )
+    ours = {} if bounded else {"mean": "error of the map, n → ∞ (ours)"}
+    exponent_lines(ax, np.linspace(0.0, 1.05 * largest, 200), paper="published, $1/(2(1+H^2))$", **ours)
     if bounded:
         ax.axhline(0.5, linestyle="--", color=BLACK, linewidth=1, label="bounded tokens, n → ∞")
-    else:
-        words = "error of the map, n → ∞ (ours)"
-        ax.plot(fine, [float(one.mean) for one in known], "--", color=BLACK, linewidth=1, label=words)
     ax.set(xlabel="horizon H", ylabel="exponent of n, 95 % intervals", ylim=(0, 0.62))
     ax.set_title("Against the horizon", fontsize=10, loc="left")
     ax.legend(frameon=False, fontsize=7.5, loc="lower left")

@@ -13,7 +13,7 @@ import numpy as np
 from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
 from attnlimit.report.figures import register
-from attnlimit.report.figures.style import BLACK, COLOURS, GREEN, axes
+from attnlimit.report.figures.style import BLACK, COLOURS, GREEN, axes, bars, shades
 from attnlimit.studies.kind import Point, Result, plain
 from attnlimit.studies.setting import CurveResult
 
@@ -61,7 +61,7 @@ def curves(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     """The rms error with 95 % intervals; of many points, some spread over all."""
     shown = points[:: max(1, -(-len(points) // MOST_LINES))]
     figure, ax = axes(6.8, 4.6)
-    for point, colour in zip(shown, shades(len(shown)), strict=True):
+    for point, colour in zip(shown, colours(len(shown)), strict=True):
         curve = point.result.curve
         n, rms = np.array(curve.n, dtype=float), curve.error.numpy()
         ax.plot(n, rms, "o-", color=colour, markersize=3, label=point.label)
@@ -89,11 +89,10 @@ def slopes(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     for k, (words, group) in enumerate(groupby(known, lambda one: one[0])):
         series = list(group)
         exponent = np.array([fit.exponent for *_, fit, _ in series])
-        low, high = np.array([fit.interval for *_, fit, _ in series]).T
         ax.errorbar(
             [H for _, H, *_ in series],
             exponent,
-            yerr=[exponent - low, high - exponent],
+            yerr=bars(exponent, [fit.interval for *_, fit, _ in series]),
             fmt=MARKERS[k % len(MARKERS)] + "-",
             color=COLOURS[k % len(COLOURS)],
             markersize=4,
@@ -126,10 +125,6 @@ def title(name: str, points: Sequence[Point[Any]], shown: int) -> str:
     return f"{name}: {some}{how}"
 
 
-def shades(count: int) -> list[Any]:
+def colours(count: int) -> list[Any]:
     """Neighbouring points in neighbouring colours; the palette where there are few."""
-    if count <= len(COLOURS):
-        return list(COLOURS[:count])
-    from matplotlib import colormaps
-
-    return list(colormaps["viridis"](np.linspace(0.0, 0.92, count)))
+    return list(COLOURS[:count] if count <= len(COLOURS) else shades(count))

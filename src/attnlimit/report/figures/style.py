@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attnlimit.errors import InputError, MissingExtra
+from attnlimit.rates import exponents
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +23,12 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
 )  # fmt: skip
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
+EXPONENTS: dict[str, dict[str, Any]] = {
+    "paper": {"linestyle": ":", "color": GREEN, "linewidth": 2},
+    "rms": {"color": ORANGE},
+    "mean": {"linestyle": "--", "color": BLACK, "linewidth": 1},
+}
+"""How the exponents of n → ∞ are drawn."""
 
 
 def axes(width: float = 6.4, height: float = 4.2) -> tuple[Figure, Axes]:
@@ -52,6 +63,32 @@ def _figure_class() -> type[Figure]:
             return image.getvalue()
 
     return NotebookFigure
+
+
+def shades(count: int, last: float = 0.92) -> Any:
+    """Colours for what has an order, from dark to light."""
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](np.linspace(0.0, last, count))
+
+
+def bars(centre: np.ndarray, intervals: Iterable[object]) -> np.ndarray:
+    """How far intervals (low, high) reach below and above the values; a percentile interval need not hold its value."""
+    low, high = np.array(list(intervals)).T
+    return np.stack([centre - low, high - centre]).clip(0)
+
+
+def exponent_lines(ax: Axes, horizons: np.ndarray, **labels: str) -> None:
+    """The exponents of n → ∞ with these names in `Rates`, against the horizon."""
+    known = [exponents(float(H)) for H in horizons]
+    for name, label in labels.items():
+        ax.plot(horizons, [float(getattr(one, name)) for one in known], label=label, **EXPONENTS[name])
+
+
+def small_print(figure: Figure, text: str) -> None:
+    """A note under all axes, if there is one."""
+    if text:
+        figure.supxlabel("\n".join(wrap(text, 150)), fontsize=8, x=0.01, ha="left")
 
 
 def save(figure: Figure, path: str | Path) -> Path:

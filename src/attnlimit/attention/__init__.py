@@ -1,10 +1,9 @@
 """Heads, the maps they become on a measure, and what n tokens do around the limit."""
 
 from attnlimit.attention.clt import CLT, clt
-from attnlimit.attention.hardmax import HardmaxMap
 from attnlimit.attention.head import Head
 from attnlimit.attention.linear import LinearHead
-from attnlimit.attention.maps import AttentionMap, LimitMap, TokenMap
+from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
 from attnlimit.attention.streaming import prefixes, stream
 
 __all__ = [

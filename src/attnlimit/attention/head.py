@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.attention.hardmax import HardmaxMap
-from attnlimit.attention.maps import AttentionMap, LimitMap, TokenMap
+from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float, as_points, as_positive
 from attnlimit.measures.base import Measure
@@ -156,6 +155,12 @@ class Head:
             self._of(Factors(**{name: t[i] for name, t in flat.items()})) for i in range(self.heads.numel())
         ]
 
+    @property
+    def reads_first(self) -> bool:
+        """Whether V is better applied before the softmax, since that makes the values smaller."""
+        V = self.factors.V
+        return V is not None and V.shape[-2] < V.shape[-1]
+
     # --- applied to a measure ---------------------------------------------------------------------
 
     def __call__(self, measure: Measure) -> AttentionMap:
@@ -217,11 +222,14 @@ class Head:
 
     def read(self, mean: Float[Tensor, "*all d"]) -> Float[Tensor, "*all dv"]:
         """V y + b_v for y of shape (*heads, *batch, d)."""
-        f = self.factors
-        out = self.read_linear(mean)
-        if f.value_bias is None:
+        return self.shifted(self.read_linear(mean))
+
+    def shifted(self, out: Float[Tensor, "*all dv"]) -> Float[Tensor, "*all dv"]:
+        """V y + b_v from V y."""
+        bias = self.factors.value_bias
+        if bias is None:
             return out
-        return out + f.value_bias.reshape(*self.heads, *[1] * (out.ndim - len(self.heads) - 1), -1)
+        return out + bias.reshape(*self.heads, *[1] * (out.ndim - len(self.heads) - 1), -1)
 
     def read_linear(self, y: Float[Tensor, "*all d"]) -> Float[Tensor, "*all dv"]:
         """V y for y of shape (*heads, *batch, d)."""

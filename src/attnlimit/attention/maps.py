@@ -54,6 +54,16 @@ class Map:
         return pushforward(self, source)
 
 
+class HardmaxMap(Map):
+    """x ↦ V y*(x), y* the key of largest score yᵀAx over the support (ties averaged).
+
+    For tokens it always exists; for a law only where the support is bounded in the direction Ax.
+    """
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return self.measure.top(self.head.score_vector(x))
+
+
 class AttentionMap(Map):
     """A map that is differentiable in x, A and V, through y(x) and C(x) = V Cov_a(value, key):
 
@@ -78,11 +88,7 @@ class AttentionMap(Map):
 
     def derivative_A(self, x: Array, E: Array) -> Float[Tensor, "*all dv"]:
         """∂Γ/∂A in the direction E (*heads, d_key, d_query)."""
-        A = self.head.factors.right
-        E = as_float(E, "E", dtype=A.dtype, device=A.device)
-        wanted = (*self.head.heads, self.head.key_dim, self.head.query_dim)
-        if E.shape != wanted:
-            raise InputError(f"The direction E must have A's shape {tuple(wanted)}, got {tuple(E.shape)}.")
+        E = self._direction(E, "A", self.head.key_dim, self.head.query_dim)
         x = self.head.checked(x)
         C = self.cross_cov(x)
         return (C @ (self._per_head(E, C) @ x[..., None]))[..., 0]
@@ -90,11 +96,15 @@ class AttentionMap(Map):
     def derivative_V(self, x: Array, E: Array) -> Float[Tensor, "*all dv"]:
         """∂Γ/∂V in the direction E (*heads, d_out, d)."""
         y = self._mean(self.head.checked(x))
-        E = as_float(E, "E", dtype=y.dtype, device=y.device)
-        wanted = (*self.head.heads, self.out_dim, y.shape[-1])
-        if E.shape != wanted:
-            raise InputError(f"The direction E must have V's shape {tuple(wanted)}, got {tuple(E.shape)}.")
+        E = self._direction(E, "V", self.out_dim, y.shape[-1])
         return (self._per_head(E, y[..., None]) @ y[..., None])[..., 0]
+
+    def _direction(self, E: Array, of: str, *shape: int) -> Tensor:
+        like, wanted = self.head.factors.right, (*self.head.heads, *shape)
+        E = as_float(E, "E", dtype=like.dtype, device=like.device)
+        if E.shape != wanted:
+            raise InputError(f"The direction E must have {of}'s shape {wanted}, got {tuple(E.shape)}.")
+        return E
 
     def _per_head(self, matrix: Tensor, like: Tensor) -> Tensor:
         """A per-head matrix, shaped to multiply something of shape (*heads, *batch, ·, ·)."""
@@ -139,13 +149,7 @@ class TokenMap(AttentionMap):
     @cached_property
     def _values(self) -> Tensor:
         values = self.measure.values.expand(*self.head.heads, *self.measure.values.shape)
-        return self.head.read_linear(values) if self._read_first else values
-
-    @property
-    def _read_first(self) -> bool:
-        """Apply V before the softmax when that makes the values smaller."""
-        V = self.head.factors.V
-        return V is not None and V.shape[-2] < V.shape[-1]
+        return self.head.read_linear(values) if self.head.reads_first else values
 
     def _attend(self, x: Tensor, values: Tensor) -> Tensor:
         q = self.head.query(x)
@@ -156,12 +160,7 @@ class TokenMap(AttentionMap):
     def __call__(self, x: Array) -> Float[Tensor, "*all dv"]:
         x = self.head.checked(x)
         mean = self._attend(x, self._values)
-        if not self._read_first:
-            return self.head.read(mean)
-        bias = self.head.factors.value_bias
-        return (
-            mean if bias is None else mean + self._per_head(bias[..., None, :], mean[..., None, :])[..., 0, :]
-        )
+        return self.head.shifted(mean) if self.head.reads_first else self.head.read(mean)
 
     def _mean(self, x: Tensor) -> Tensor:
         return self._attend(x, self.measure.values.expand(*self.head.heads, *self.measure.values.shape))
@@ -178,6 +177,6 @@ class TokenMap(AttentionMap):
     def jacobian(self, x: Array) -> Float[Tensor, "*all dv dq"]:
         """∂Γ/∂x, through the projected keys."""
         C = self._covariance(self.head.checked(x), self._values, self._keys)
-        if not self._read_first:
+        if not self.head.reads_first:
             C = self.head.read_linear(C.mT.contiguous()).mT
         return C @ self._per_head(self.head.factors.right, C)

@@ -98,20 +98,15 @@ def _running(head: Head, pieces: Iterable[tuple[Tensor, Tensor]], x: Tensor) -> 
         yield seen, state
 
 
-def _reads_first(head: Head) -> bool:
-    """Apply V before the softmax when that makes the values smaller; b_v goes along, as weights sum to one."""
-    V = head.factors.V
-    return V is not None and V.shape[-2] < V.shape[-1]
-
-
 def _projected(head: Head, tokens: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """b_v goes along with V, as weights sum to one."""
     values = values.expand(*head.heads, *values.shape)
-    return head.keys(tokens), head.read(values) if _reads_first(head) else values
+    return head.keys(tokens), head.read(values) if head.reads_first else values
 
 
 def _outputs(head: Head, mean: Tensor, x: Tensor) -> Tensor:
     mean = mean.reshape(*head.heads, *x.shape[:-1], mean.shape[-1])
-    return mean if _reads_first(head) else head.read(mean)
+    return mean if head.reads_first else head.read(mean)
 
 
 def _block(head: Head, block: int | None) -> int:

@@ -14,11 +14,10 @@ from attnlimit.bounds.hypotheses import (
     COMPACT,
     FRESH,
     IID,
-    check_compact,
     check_delta,
-    check_head,
     check_known,
     log_chi2,
+    radii,
     score_reach,
     token_counts,
 )
@@ -54,8 +53,7 @@ def averaged(
 
     Hypotheses: compact support of the tokens; independence; in closed form, sub-Gaussian queries.
     """
-    check_head(head, law)
-    R, R_V = check_compact(law, "averaged"), law.value_radius(head.factors.V)
+    R, R_V = radii(head, law, "averaged")
     source = law if queries is None else queries
     method = method or _choose(source, generator)
     sizes, single = token_counts(n, head.factors.right)

@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.bounds.hypotheses import (
-    FRESH,
-    IID,
-    check_compact,
-    check_delta,
-    check_head,
-)
+from attnlimit.bounds.hypotheses import FRESH, IID, check_delta, check_head, radii
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, as_positive
@@ -102,10 +96,9 @@ def _known(
 ) -> tuple[Tensor, float]:
     """The largest score each query can meet, and R_V, from what is known of the support; seen tokens must agree."""
     if population is not None and radius is None and values_within is None:
-        head.check_fits(population)
-        check_compact(population, "empirical")
-        _contains(population.radius, tokens.radius, "the population's radius", "a key")
-        high, R_V = population.score_range(a)[1], population.value_radius(head.factors.V)
+        R, R_V = radii(head, population, "empirical")
+        _contains(R, tokens.radius, "the population's radius", "a key")
+        high = population.score_range(a)[1]
     elif population is None and radius is not None:
         R = as_positive(radius, "radius")
         _contains(R, tokens.radius, "radius", "a key")

@@ -7,15 +7,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head, clt
 from attnlimit.bounds.concentration import bernstein, hoeffding, mean_shortfall
-from attnlimit.bounds.hypotheses import (
-    COMPACT,
-    FRESH,
-    IID,
-    check_compact,
-    check_delta,
-    check_head,
-    token_counts,
-)
+from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, check_delta, radii, token_counts
 from attnlimit.bounds.result import Bound
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
@@ -34,9 +26,7 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> 
     Bernstein: E‖w̃u‖² is the trace of the central limit covariance, E w̃² = e^D; with δ/2 for ⟨w̃u⟩ from above and
     δ/2 for ⟨w̃⟩ from below. The smaller of the two does not depend on the sample, so taking it costs no δ.
     """
-    check_head(head, law)
-    R, delta = check_compact(law, "fixed query"), check_delta(delta)
-    R_V = law.value_radius(head.factors.V)
+    (R, R_V), delta = radii(head, law, "fixed query"), check_delta(delta)
     x = head.checked(x)
     a = head.score_vector(x)
     sizes, single = token_counts(n, a)

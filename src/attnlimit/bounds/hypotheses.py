@@ -66,6 +66,12 @@ def check_delta(delta: float) -> float:
 # --- sizes ------------------------------------------------------------------------------------------
 
 
+def radii(head: Head, law: Measure, bound: str) -> tuple[float, float]:
+    """R and R_V = sup ‖V v‖ for one softmax head and a law that fits it, of compact support: all that is checked."""
+    check_head(head, law)
+    return check_compact(law, bound), law.value_radius(head.factors.V)
+
+
 def log_chi2(law: Measure, a: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
     """D(a) = Λ(2a) − 2Λ(a) = log E w̃² ≥ 0, w̃ = e^{aᵀy − Λ(a)}."""
     return (law.cgf(2 * a) - 2 * law.cgf(a)).clamp_min(0)

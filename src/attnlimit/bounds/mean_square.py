@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from attnlimit.attention import Head
-from attnlimit.bounds.hypotheses import (
-    COMPACT,
-    FRESH,
-    IID,
-    check_compact,
-    check_head,
-    log_chi2,
-    token_counts,
-)
+from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, log_chi2, radii, token_counts
 from attnlimit.bounds.result import Bound
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
@@ -30,9 +22,7 @@ def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:
     >>> mean_square(Head([[2.0]]), Sphere(1), [0.0], n=100)  # plain averages of ±1, whose mean square is 1/n
     Bound(mean_square: mean square ≤ 0.04)
     """
-    check_head(head, law)
-    R = check_compact(law, "mean square")
-    R_V = law.value_radius(head.factors.V)
+    R, R_V = radii(head, law, "mean square")
     a = head.score_vector(head.checked(x))
     D = log_chi2(law, a)
     sizes, single = token_counts(n, a)

@@ -10,9 +10,8 @@ from attnlimit.attention import Head
 from attnlimit.bounds.hypotheses import (
     COMPACT,
     IID,
-    check_compact,
     check_delta,
-    check_head,
+    radii,
     score_norm,
     score_reach,
     token_counts,
@@ -51,12 +50,11 @@ def uniform(
     Net (the published argument [bohbot2026token]): `fixed_query`'s e^{2ρ} at each of (1 + 2r/η)^k points, k the rank
     of A, plus η times the Lipschitz constants R_V R‖A‖ of both maps, minimised over η; C then grows as √log n.
     """
-    check_head(head, law)
     if method not in _FORMULAS:
         raise InputError(f"method must be 'kernel' or 'net', got {method!r}.")
-    R, delta = check_compact(law, "uniform"), check_delta(delta)
+    (R, R_V), delta = radii(head, law, "uniform"), check_delta(delta)
     radius = as_positive(radius, "radius")
-    R_V, rho = law.value_radius(head.factors.V), score_reach(head, radius) * R
+    rho = score_reach(head, radius) * R
     sizes, single = token_counts(n, head.factors.right)
     if method == "kernel":
         root = (1 + math.sqrt(2 * math.log(1 / delta))) / sizes.sqrt()

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count, as_generator
+from attnlimit.inputs import Array
 from attnlimit.measures.base import Matrix, Measure, Points, read
-from attnlimit.measures.empirical import Empirical, checked_weights
+from attnlimit.measures.empirical import checked_weights
 from attnlimit.measures.spec import Field, Form, Spec
 from attnlimit.numerics.atoms import Atoms, join
 from attnlimit.numerics.softmax import log_mean_exp
@@ -141,12 +141,11 @@ class Mixture(Measure):
             for k in range(count)
         )
 
-    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
-        n, generator = as_count(n), as_generator(generator, self.device)
+    def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         tokens = self._like.new_empty(n, self.dim)
         for k, part in enumerate(self.parts):
             chosen = which == k
             if bool(chosen.any()):
                 tokens[chosen] = part.sample(int(chosen.sum()), generator=generator).tokens
-        return Empirical(tokens)
+        return tokens

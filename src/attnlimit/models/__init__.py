@@ -7,8 +7,15 @@ try:
 except ImportError as missing:
     raise MissingExtra("Models need pydantic: pip install 'attnlimit[models]'.") from missing
 
-from attnlimit.models.see.check import check_model
-from attnlimit.models.see.interface import Call, Handler, LayerInfo, Observed, attention_layers, observe
+from attnlimit.models.see.interface import (
+    Call,
+    Handler,
+    LayerInfo,
+    Observed,
+    attention_layers,
+    check_model,
+    observe,
+)
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 
 __all__ = [

@@ -14,10 +14,11 @@ from torch import Tensor
 from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models import attention_layers, observe
-from attnlimit.models.attend import dense, sampled
+from attnlimit.models.attend import sampled
 from attnlimit.models.attend.draws import Stream, few_of_order, first_of_order
 from attnlimit.models.attend.sampled import sampled_attention, sampled_output
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
+from attnlimit.models.see import call
 from attnlimit.models.see.call import Call
 
 SMALL = {
@@ -360,8 +361,8 @@ class TestSeeds:
             first = sampled_output(one, budgets, 5, per_query=per_query)
             scale = float(first.abs().max())
             for module, name, value in (
-                (dense, "BLOCK", 1),
-                (dense, "BLOCK", 500),
+                (call, "BLOCK", 1),
+                (call, "BLOCK", 500),
                 (sampled, "DENSE_KEYS", 0),
             ):
                 monkeypatch.setattr(module, name, value)

@@ -16,6 +16,7 @@ from attnlimit.models.judge.tasks import (
     Retrieval,
     task_for,
 )
+from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 from attnlimit.models.see.text import Document, documents, longest, token_windows
 
@@ -36,6 +37,10 @@ def tokenizer(bert):
 @pytest.fixture(scope="module")
 def articles():
     return documents()
+
+
+def evaluate(task, model, tokenizer, texts, *, progress=None, **options):
+    return Trial(task=task, **options).evaluate(Loaded(model, tokenizer, "", ""), texts, progress)
 
 
 def random_model(kind: str, config):
@@ -81,8 +86,8 @@ def test_uniform_logits_have_the_vocabulary_as_perplexity(tokenizer):
     small = [Document("digits", "1 2 3 4 5 6 7 8 9 " * 20)]
     ids = token_windows(tokenizer, small, 16)
     size = int(ids.max()) + 1
-    result = Perplexity().evaluate(
-        Oracle(lambda ids: torch.zeros(*ids.shape, size), size), tokenizer, small, tokens=16
+    result = evaluate(
+        Perplexity(), Oracle(lambda ids: torch.zeros(*ids.shape, size), size), tokenizer, small, tokens=16
     )
     assert result.value == pytest.approx(size, rel=1e-6)
     assert len(result.per_example) == len(ids)
@@ -90,7 +95,7 @@ def test_uniform_logits_have_the_vocabulary_as_perplexity(tokenizer):
 
 def test_perplexity_is_the_models_own_loss(tokenizer, articles):
     model = gpt2(tokenizer)
-    result = Perplexity().evaluate(model, tokenizer, articles, tokens=32, most=5, batch=2)
+    result = evaluate(Perplexity(), model, tokenizer, articles, tokens=32, examples=5, batch=2)
     ids = token_windows(tokenizer, articles, 32, most=5)
     with torch.no_grad():
         losses = [float(model(input_ids=row[None], labels=row[None]).loss) for row in ids]
@@ -112,7 +117,7 @@ def test_continuation_is_the_seq2seq_models_own_loss(tokenizer, articles):
         decoder_start_token_id=0,
     )
     model = random_model("T5ForConditionalGeneration", config)
-    result = Continuation().evaluate(model, tokenizer, articles, tokens=32, most=3, batch=2)
+    result = evaluate(Continuation(), model, tokenizer, articles, tokens=32, examples=3, batch=2)
     ids = token_windows(tokenizer, articles, 32, most=3)
     losses = []
     with torch.no_grad():
@@ -143,23 +148,23 @@ def test_masked_accuracy_counts_only_masked_places(tokenizer, articles):
         answers = torch.stack([ids[k] if k % 2 == 0 else torch.zeros_like(ids[k]) for k in rows])
         return torch.nn.functional.one_hot(answers, len(tokenizer)).float()
 
-    result = MaskedTokens().evaluate(Oracle(know_half), tokenizer, articles, tokens=42, most=6, batch=4)
+    result = evaluate(MaskedTokens(), Oracle(know_half), tokenizer, articles, tokens=42, examples=6, batch=4)
     assert result.per_example.tolist() == [1, 0, 1, 0, 1, 0]
     assert result.value == 0.5
     assert all(len(places) == 6 and min(places) > 0 and max(places) < 41 for _, places in seen)  # 15 % of 40
     first = [places for _, places in sorted(seen)]
     seen.clear()
-    MaskedTokens().evaluate(Oracle(know_half), tokenizer, articles, tokens=42, most=6, batch=3)
+    evaluate(MaskedTokens(), Oracle(know_half), tokenizer, articles, tokens=42, examples=6, batch=3)
     assert [places for _, places in sorted(seen)] == first  # the mask does not depend on batches
     seen.clear()
-    MaskedTokens(seed=1).evaluate(Oracle(know_half), tokenizer, articles, tokens=42, most=6)
+    evaluate(MaskedTokens(seed=1), Oracle(know_half), tokenizer, articles, tokens=42, examples=6)
     assert [places for _, places in sorted(seen)] != first
 
 
 def test_masked_accuracy_needs_a_mask_token(articles):
     letters = SimpleNamespace(mask_token_id=None)
     with pytest.raises(InputError, match=r"This tokenizer has no mask token"):
-        MaskedTokens().evaluate(Oracle(None), letters, articles, tokens=8)
+        evaluate(MaskedTokens(), Oracle(None), letters, articles, tokens=8)
 
 
 # --- retrieval ------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ def test_masked_accuracy_needs_a_mask_token(articles):
 
 def test_the_packaged_bert_finds_the_other_half(bert, articles):
     """60 % of halves at 64 tokens, where chance finds 0.5 %: computed independently, one text at a time."""
-    result = task_for(bert).evaluate(bert.model, bert.tokenizer, articles, tokens=64, most=95)
+    result = evaluate(task_for(bert), bert.model, bert.tokenizer, articles, tokens=64, examples=95)
     assert len(result.per_example) == 95
     assert result.value == pytest.approx(114 / 190, abs=2.5 / 190)
     assert result.extra["chance"] == pytest.approx(1 / 189)
@@ -176,11 +181,12 @@ def test_the_packaged_bert_finds_the_other_half(bert, articles):
 
 
 def test_padding_and_batches_do_not_change_embeddings(bert, articles):
-    options = {"tokens": 32, "most": 6}
+    options = {"tokens": 32, "examples": 6}
     texts = [Document(one.title, one.text[: 200 + 150 * k]) for k, one in enumerate(articles[:6])]
     steps: list[tuple[int, int]] = []
-    alone = Retrieval().evaluate(bert.model, bert.tokenizer, texts, batch=1, **options)
-    together = Retrieval().evaluate(
+    alone = evaluate(Retrieval(), bert.model, bert.tokenizer, texts, batch=1, **options)
+    together = evaluate(
+        Retrieval(),
         bert.model,
         bert.tokenizer,
         texts,
@@ -198,21 +204,21 @@ def test_a_model_that_says_always_the_same_finds_nothing(tokenizer, articles):
         def __call__(self, input_ids, attention_mask):
             return SimpleNamespace(last_hidden_state=torch.ones(*input_ids.shape, 3))
 
-    result = Retrieval().evaluate(Constant(None), tokenizer, articles[:5], tokens=16)
+    result = evaluate(Retrieval(), Constant(None), tokenizer, articles[:5], tokens=16)
     assert result.value == 0
     assert result.extra["mean_reciprocal_rank"] == pytest.approx(1 / 9)
 
 
 def test_retrieval_refuses_what_it_cannot_tell_apart(bert, articles):
     with pytest.raises(InputError, match=r"Retrieval needs at least 2 texts to tell apart, got 1"):
-        Retrieval().evaluate(bert.model, bert.tokenizer, articles[:1], tokens=32)
+        evaluate(Retrieval(), bert.model, bert.tokenizer, articles[:1], tokens=32)
     with pytest.raises(InputError, match=r"'tiny' has fewer than 2 tokens"):
-        Retrieval().evaluate(bert.model, bert.tokenizer, [articles[0], Document("tiny", "a")], tokens=32)
+        evaluate(Retrieval(), bert.model, bert.tokenizer, [articles[0], Document("tiny", "a")], tokens=32)
     with pytest.raises(InputError, match=r"tokens must be above 2, the special tokens, got 2"):
-        Retrieval().evaluate(bert.model, bert.tokenizer, articles[:2], tokens=2)
+        evaluate(Retrieval(), bert.model, bert.tokenizer, articles[:2], tokens=2)
     with pytest.raises(InputError, match=r"Oracle gives no last hidden state .* task='encoder'"):
-        Retrieval().evaluate(
-            _TwoArguments(lambda ids: torch.zeros(1)), bert.tokenizer, articles[:2], tokens=16
+        evaluate(
+            Retrieval(), _TwoArguments(lambda ids: torch.zeros(1)), bert.tokenizer, articles[:2], tokens=16
         )
 
 
@@ -246,11 +252,11 @@ def test_label_accuracy_against_the_models_own_answers(tokenizer, articles):
             for text in texts
         ]
     right = [Document(str(k), text, label) for k, (text, label) in enumerate(zip(texts, own, strict=True))]
-    assert Labels().evaluate(model, tokenizer, right, tokens=32, batch=3).value == 1
+    assert evaluate(Labels(), model, tokenizer, right, tokens=32, batch=3).value == 1
     named = [Document(one.title, one.text, config.id2label[one.label]) for one in right]
-    assert Labels().evaluate(model, tokenizer, named, tokens=32).value == 1
+    assert evaluate(Labels(), model, tokenizer, named, tokens=32).value == 1
     wrong = [Document(one.title, one.text, (one.label + (k < 2)) % 3) for k, one in enumerate(right)]
-    assert Labels().evaluate(model, tokenizer, wrong, tokens=32).per_example.tolist() == [
+    assert evaluate(Labels(), model, tokenizer, wrong, tokens=32).per_example.tolist() == [
         0,
         0,
         1,
@@ -261,13 +267,13 @@ def test_label_accuracy_against_the_models_own_answers(tokenizer, articles):
         1,
     ]
     with pytest.raises(InputError, match=r"The text 'text 1' has no label"):
-        Labels().evaluate(model, tokenizer, ["plain"], tokens=32)
+        evaluate(Labels(), model, tokenizer, ["plain"], tokens=32)
     with pytest.raises(
         InputError, match=r"The label 'perhaps' of 't' is none of the model's: no, maybe, yes"
     ):
-        Labels().evaluate(model, tokenizer, [Document("t", "a", "perhaps")], tokens=32)
+        evaluate(Labels(), model, tokenizer, [Document("t", "a", "perhaps")], tokens=32)
     with pytest.raises(InputError, match=r"The label 3 of 't' is none of the model's.*a number below 3"):
-        Labels().evaluate(model, tokenizer, [Document("t", "a", 3)], tokens=32)
+        evaluate(Labels(), model, tokenizer, [Document("t", "a", 3)], tokens=32)
 
 
 # --- all ------------------------------------------------------------------------------------------
@@ -282,7 +288,7 @@ def test_unknown_kinds_and_too_many_tokens_are_refused(tokenizer, articles):
     with pytest.raises(InputError, match=r"no task for a model of kind 'vision': one of encoder"):
         task_for(Loaded(None, None, "x", "vision"))
     with pytest.raises(InputError, match=r"tokens is 65, but GPT2LMHeadModel has only 64 positions"):
-        Perplexity().evaluate(gpt2(tokenizer), tokenizer, articles, tokens=65)
+        evaluate(Perplexity(), gpt2(tokenizer), tokenizer, articles, tokens=65)
     roberta = random_model(
         "RobertaModel", transformers.RobertaConfig(vocab_size=99, max_position_embeddings=66, **DIMS)
     )
@@ -290,13 +296,13 @@ def test_unknown_kinds_and_too_many_tokens_are_refused(tokenizer, articles):
     with pytest.raises(InputError, match=r"tokens is 65, but RobertaModel has only 64 positions"):
         longest(roberta, 65)
     with pytest.raises(InputError, match=r"batch must be a whole number of at least 1, got 0"):
-        Perplexity().evaluate(gpt2(tokenizer), tokenizer, articles, tokens=16, most=1, batch=0)
+        evaluate(Perplexity(), gpt2(tokenizer), tokenizer, articles, tokens=16, examples=1, batch=0)
     with pytest.raises(InputError, match=r"most must be a whole number of at least 1, got 0"):
-        Retrieval().evaluate(gpt2(tokenizer), tokenizer, articles, tokens=16, most=0)
+        evaluate(Retrieval(), gpt2(tokenizer), tokenizer, articles, tokens=16, examples=0)
 
 
 def test_results_are_plain_in_json(tokenizer, articles):
-    result = Perplexity().evaluate(gpt2(tokenizer), tokenizer, articles, tokens=16, most=2)
+    result = evaluate(Perplexity(), gpt2(tokenizer), tokenizer, articles, tokens=16, examples=2)
     record = json.loads(json.dumps(result.to_dict()))
     assert record["name"] == "perplexity"
     assert record["examples"] == 2

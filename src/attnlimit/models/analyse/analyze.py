@@ -162,18 +162,26 @@ class _Plan:
             self.loaded.model, tokens=at_once, keys=at_once, queries=queries, points=points
         )
 
-    def measured(self, keys: int, cross: bool) -> Measured:
+    def at(self, batch: int) -> Tensor:
+        """(m, 2): texts of the batch, all passages or this one alone, and their queries."""
+        pooled = self.reading.pooled
+        places = [(p if pooled else 0, row) for p, row in self.places if pooled or p == batch]
+        return torch.tensor(places, dtype=torch.int64).view(-1, 2)
+
+    def measured(self, call: Call) -> Measured:
         """Nothing of a head yet: the grid of n, and the ways to sample its keys."""
-        points = POINTS if self.reading.pooled else CONTEXT_POINTS
+        pooled, cross = self.reading.pooled, call.own_key is None
+        points = POINTS if pooled else CONTEXT_POINTS
+        keys = len(self.windows) * int(self.real.sum()) if pooled else call.key.shape[2]
         grid = {round(keys ** (i / (points - 1))) for i in range(points)}
-        if self.reading.pooled:
+        if pooled:
             kept = KEEPING.kept.without(place=True, order=True)
             drawn = [Sampling(draw=Independent(), weight="rest")]
             drawn.append(replace(drawn[0], kept=kept))
         else:  # the error vanishes with the last keys
             grid |= {round(share * keys) for share in NEAR_ALL if share * keys > 8}
             drawn = [RANDOM, replace(KEEPING, kept=KEEPING.kept.without(place=cross))]
-        return Measured(tuple(sorted(grid)), tuple(drawn))
+        return Measured(call.name, cross, tuple(sorted(grid)), tuple(drawn), Moments(call.scale))
 
 
 class _Work:
@@ -183,72 +191,48 @@ class _Work:
         self.plan, self.progress, self.pooled = plan, progress, plan.reading.pooled
         self.batch, self.total, self.done = 0, 0, 0
         self.causal = False
-        self.measured: dict[tuple[int, int], Measured] = {}
-        self.names: dict[int, str] = {}
-        self.cross: dict[int, bool] = {}
-        self.moments: dict[tuple[int, int], Moments] = {}
+        self.heads: dict[tuple[int, int], Measured] = {}
         self.outputs = OutputShares()
 
     def handle(self, call: Call) -> Tensor:
-        self.names[call.layer], self.cross[call.layer] = call.name, call.own_key is None
-        self.causal |= call.mask.plain == "causal"
-        side_by_side(lambda head: self._head(call, head), range(call.heads))
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-        out = call.output().contiguous()
-        places = [
-            (p if self.pooled else 0, row) for p, row in self.plan.places if self.pooled or p == self.batch
-        ]
-        self.outputs.expect(call.layer, out, torch.tensor(places, device=out.device).view(-1, 2))
-        return out
-
-    def _head(self, call: Call, head: int) -> None:
-        key = (call.layer, head)
-        k, v = call.key[:, head // call.groups].float(), call.value[:, head // call.groups].float()
-        q, real = call.query[:, head].float(), self.plan.real.to(call.query.device)
-        of_text = (x[:, real].flatten(0, 1) for x in (q, k))
-        self.moments.setdefault(key, Moments(call.scale)).add(*of_text)
-        if self.pooled:
-            self._pooled(key, call, q, k[:, real], v[:, real])
-            return
-        rows = torch.tensor([row for place, row in self.plan.places if place == self.batch], device=q.device)
-        if len(rows):
-            sink = None if call.sink is None else call.sink[head].float().expand(len(rows))
-            scores = call.scores(0, head, rows)
-            hidden = scores == -torch.inf
-            own = None if call.own_key is None else rows + call.own_key
-            seen = Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink)
-            self._measured(key, scores.shape[1]).add(seen, own)
-
-    def _pooled(self, key: tuple[int, int], call: Call, q: Tensor, k: Tensor, v: Tensor) -> None:
-        if call.bias is not None or call.softcap is not None or call.sink is not None:
+        plain = call.bias is None and call.softcap is None and call.sink is None
+        if self.pooled and not plain:
             raise ModelNotSupported(
                 f"{call.name} adds a bias, soft cap or sink to its scores, so keys of other passages cannot be pooled: "
                 "use population='context'."
             )
-        places = torch.tensor(self.plan.places, device=q.device)
-        keys, values = k.flatten(0, 1), v.flatten(0, 1)
-        scores = call.scale * q[places[:, 0], places[:, 1]] @ keys.T
-        self._measured(key, len(keys)).add(Seen(scores, values), None, ordered=False)
+        self.causal |= call.mask.plain == "causal"
+        places = self.plan.at(self.batch).to(call.query.device)
+        side_by_side(lambda head: self._head(call, head, places), range(call.heads))
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+        out = call.output().contiguous()
+        self.outputs.expect(call.layer, out, places)
+        return out
 
-    def _measured(self, key: tuple[int, int], keys: int) -> Measured:
-        if key not in self.measured:
-            self.measured[key] = self.plan.measured(keys, self.cross[key[0]])
-        return self.measured[key]
+    def _head(self, call: Call, head: int, places: Tensor) -> None:
+        key, group = (call.layer, head), head // call.groups
+        if key not in self.heads:
+            self.heads[key] = self.plan.measured(call)
+        one, real, rows = self.heads[key], self.plan.real.to(call.query.device), places[:, 1]
+        q, k, v = (x.float() for x in (call.query[:, head], call.key[:, group], call.value[:, group]))
+        one.moments.add(*(x[:, real].flatten(0, 1) for x in (q, k)))
+        if self.pooled:
+            keys, values = (x[:, real].flatten(0, 1) for x in (k, v))
+            scores = call.scale * q[places[:, 0], rows] @ keys.T
+            one.add(Seen(scores, values), None, ordered=False)
+        elif len(rows):
+            sink = None if call.sink is None else call.sink[head].float().expand(len(rows))
+            scores = call.scores(0, head, rows)
+            hidden = scores == -torch.inf
+            own = None if call.own_key is None else rows + call.own_key
+            one.add(Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink), own)
 
     def reports(self) -> list[HeadReport]:
-        return [
-            one.report(
-                layer,
-                head,
-                self.names[layer],
-                self.cross[layer],
-                float(self.moments[layer, head].horizon()),
-                self.outputs.share(layer, head),
-            )
-            for (layer, head), one in sorted(self.measured.items())
-        ]
+        """Of the heads at whose queries something was measured."""
+        measured = [(*place, one) for place, one in sorted(self.heads.items()) if one.visible]
+        return [one.report(layer, head, self.outputs.share(layer, head)) for layer, head, one in measured]
 
 
 def _versions() -> dict[str, str]:

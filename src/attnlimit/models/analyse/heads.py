@@ -17,6 +17,7 @@ from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import squares
 from attnlimit.files.strict import OwnRecord, record, to_record
 from attnlimit.models.budget.needed import POLICIES, Needed, Way, needed
+from attnlimit.models.see.moments import Moments
 from attnlimit.numerics.counts import short_count
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
@@ -118,9 +119,13 @@ class HeadReport:
 class Measured:
     """One head, query by query, over all passages."""
 
+    name: str
+    """Of the layer."""
+    cross: bool
     n: tuple[int, ...]
     samplings: tuple[Sampling, ...]
     """The first keeps nothing."""
+    moments: Moments
     squares: list[list[Tensor]] = field(default_factory=list)
     """By passage and sampling, (queries, n)."""
     kept: list[list[Tensor]] = field(default_factory=list)
@@ -153,18 +158,18 @@ class Measured:
         self.kept.append(masks)
         self.squares.append([squares(seen, self.n, one, positions) for one in self.samplings])
 
-    def report(
-        self, layer: int, head: int, name: str, cross: bool, horizon: float, share: float | None
-    ) -> HeadReport:
-        visible, effective, sharp = torch.cat(self.visible), torch.cat(self.effective), exponents(horizon)
+    def report(self, layer: int, head: int, share: float | None) -> HeadReport:
+        visible, effective = torch.cat(self.visible), torch.cat(self.effective)
+        horizon = float(self.moments.horizon())
+        sharp = exponents(horizon)
         curves = [self._curves(k) for k in range(len(self.samplings))]
         ways = tuple(Way(one, rms) for one, (rms, *_) in zip(self.samplings, curves, strict=True))
         exponent, between = self._exponent(ways[0].curve, float(visible.mean()))
         return HeadReport(
             layer=layer,
             head=head,
-            name=name,
-            cross=cross,
+            name=self.name,
+            cross=self.cross,
             horizon=horizon,
             score_spread=_quantiles(torch.cat(self.spreads)),
             score_counts=tuple(int(count) for count in torch.stack(self.scores).sum(0)),

@@ -20,8 +20,6 @@ from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask
 
-BLOCK = 2**22
-"""Entries of the largest array over texts, heads, queries and keys."""
 Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor]
 """Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m)."""
 
@@ -29,31 +27,20 @@ Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor]
 def dense_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Block after block of the queries."""
     layer = _Layer(call, budgets, streams)
-    for rows in blocks_of(call, call.heads):
+    for rows in call.blocks(call.heads):
         yield rows, *layer.block(rows)
 
 
 def full_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Heads that attend to everything: only counted."""
-    for rows in blocks_of(call, 1):
+    for rows in call.blocks(1):
         seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
         yield rows, None, seen.expand(-1, call.heads, -1), seen
 
 
-def blocks_of(call: Call, heads: int) -> Iterator[Tensor]:
-    """The queries, as many at a time as make at most BLOCK entries over this many heads."""
-    size, _, length, _ = call.query.shape
-    step = max(1, BLOCK // (size * heads * call.key.shape[2]))
-    yield from torch.arange(length, device=call.query.device).split(step)
-
-
 def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
     """Which keys each query sees; one row where all queries see the same, one head where all heads do."""
-    place = torch.arange(len(call.query), device=rows.device)[:, None, None, None]
-    head = torch.arange(call.heads, device=rows.device)[:, None, None]
-    some = rows[:1] if call.mask.alike else rows
-    keys = torch.arange(call.key.shape[2], device=rows.device)
-    return call.mask.seen(place, head, some[:, None], keys).to(rows.device)
+    return call.seen(rows[:1] if call.mask.alike else rows)
 
 
 def placed_keys(call: Call, kept: Kept, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ keys"]:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.designs import Kept, Sampling
-from attnlimit.models.attend.dense import Block, blocks_of, placed_keys, seen_keys
+from attnlimit.models.attend.dense import Block, placed_keys, seen_keys
 from attnlimit.models.attend.draws import Stream, few_of_order
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
@@ -20,7 +20,7 @@ from attnlimit.models.see.call import Call
 
 def sparse_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Block after block of the queries."""
-    for rows in blocks_of(call, 1):
+    for rows in call.blocks(1):
         seen = seen_keys(call, rows).expand(len(call.query), -1, len(rows), -1)
         answer = call.value.new_zeros(*call.query.shape[:2], len(rows), call.value.shape[-1])
         distinct = torch.zeros(answer.shape[:3], dtype=torch.long, device=rows.device)

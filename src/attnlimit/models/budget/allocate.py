@@ -15,7 +15,7 @@ lost is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -116,7 +116,7 @@ def split_total(heads: Sequence[Choice], total: int) -> Allocation:
         if jumps[head] > 1 and np.maximum(least, market.first).sum() <= room:
             splits.append(_greedy(market, _Range(least, whole.most), room))
     found = [_allocation(heads, split, bound) for split in splits]
-    found.append(_allocation(heads, uniform_total(heads, room), bound))
+    found.append(replace(uniform_total(heads, room), lower_bound=bound))
     return min(found, key=lambda one: one.error)
 
 
@@ -266,11 +266,7 @@ def _fill(below: _Taken, above: _Taken, room: int) -> _Taken:
     return above.where(stepped, below)
 
 
-def _allocation(
-    heads: Sequence[Choice], taken: _Taken | Allocation, bound: float | None = None
-) -> Allocation:
-    if isinstance(taken, Allocation):
-        return Allocation(taken.picks, taken.error, bound)
+def _allocation(heads: Sequence[Choice], taken: _Taken, bound: float | None = None) -> Allocation:
     picks = []
     for head, way, size in zip(heads, taken.way.astype(int), taken.n.astype(int), strict=True):
         curve, n = head.curves[way], int(size)

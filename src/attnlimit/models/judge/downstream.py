@@ -86,17 +86,14 @@ class DownstreamCurve(Drawn):
         if self.third is None:
             return {}
         parts = {name: self.full.per_example[self.third == place] for place, name in enumerate(THIRDS)}
-        return {name: float(self._metric(part.mean())) for name, part in parts.items()}
+        return {name: float(self.full.metric(part.mean())) for name, part in parts.items()}
 
     def _values(self, which: slice | Tensor) -> tuple[Uncertain, ...]:
         found = []
         for cells in self.per_example[:, :, which]:
             resampled = crossed_means(cells, torch.Generator().manual_seed(0))
-            found.append(uncertain(self._metric(cells.mean()), self._metric(resampled), self.level))
+            found.append(uncertain(self.full.metric(cells.mean()), self.full.metric(resampled), self.level))
         return tuple(found)
-
-    def _metric(self, mean: Tensor) -> Tensor:
-        return mean.exp() if self.full.logarithmic else mean
 
     def to_dict(self) -> dict[str, Any]:
         return {

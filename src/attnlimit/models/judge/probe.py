@@ -13,7 +13,7 @@ from torch import Tensor
 from attnlimit.models.attend.sampled import Attended, sampled_attention, sampled_output
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.see.interface import Call, observe
-from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.load import Loaded, decoder_inputs
 from attnlimit.models.see.text import special_tokens
 
 
@@ -49,23 +49,37 @@ def probe(
     """Run both models over every window, the sampled one once for each seed. One window is held at a time."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     rows = measured_rows(loaded.tokenizer, windows.shape[1])
-    found: list[_Window] = []
+    found: list[tuple[Tensor, ...]] = []
     attended: list[Attended] = []
     for done, ids in enumerate(windows.to(loaded.model.device), 1):
-        window = _Window(budgets, rows, generators)
-        with torch.no_grad(), observe(loaded.model, window.heads):
+        heads = _Heads(budgets, rows, generators)
+        changes: list[tuple[Tensor, ...]] = []
+        with torch.no_grad(), observe(loaded.model, heads.compare):
             full = _run(loaded, ids)
-        window.full(full)
         for generator in generators:
             sampling = sampled_attention(loaded.model, budgets, generator=generator, per_query=per_query)
             with torch.no_grad(), sampling as used:
-                sampled = _run(loaded, ids)
-            window.sampled(full, sampled)
+                changes.append(_changes(full, _run(loaded, ids)))
             attended.append(used)
-        found.append(window)
+        by_seed = (torch.stack(part) for part in zip(*changes, strict=True))
+        found.append((heads.square, _squares(full[0]), heads.error, *by_seed))
         if progress is not None:
             progress(done, len(windows))
-    return _collected(found, attended)
+    head_square, hidden_square, *cells = zip(*found, strict=True)
+    head_error, hidden_error, *logits = (torch.stack(part, 1) for part in cells)
+    keys, seen, queries = (
+        sum(float(getattr(one, name).sum()) for one in attended) for name in ("keys", "seen", "queries")
+    )
+    return Probe(
+        head_error=head_error,
+        head_square=torch.stack(head_square),
+        hidden_error=hidden_error,
+        hidden_square=torch.stack(hidden_square),
+        divergence=logits[0] if logits else None,
+        agreement=logits[1] if logits else None,
+        attended_keys=keys / queries,
+        attended_share=keys / seen,
+    )
 
 
 def measured_rows(tokenizer: Any, length: int) -> Tensor:
@@ -75,72 +89,47 @@ def measured_rows(tokenizer: Any, length: int) -> Tensor:
     return torch.arange(min(start, stop - 1), stop)
 
 
-class _Window:
-    """What is summed over one window."""
+class _Heads:
+    """Sums over one window of what each head's output is, and of how far it is off for each seed."""
 
     def __init__(self, budgets: Budgets, rows: Tensor, generators: Sequence[torch.Generator]) -> None:
         self.budgets, self.rows, self.generators = budgets, rows, generators
-        shape = (budgets.layers, budgets.heads)
-        self.head_error = torch.zeros(len(generators), *shape, dtype=torch.float64)
-        self.head_square = torch.zeros(shape, dtype=torch.float64)
-        self.hidden_error: list[Tensor] = []
-        self.divergence: list[float] = []
-        self.agreement: list[float] = []
+        self.square = torch.zeros(budgets.layers, budgets.heads, dtype=torch.float64)
+        self.error = self.square.repeat(len(generators), 1, 1)
 
-    def heads(self, call: Call) -> None:
+    def compare(self, call: Call) -> None:
         rows = self.rows.to(call.query.device)
         full = call.output()[:, rows].double()
-        self.head_square[call.layer] += full.square().sum((0, 1, 3)).cpu()
+        self.square[call.layer] += full.square().sum((0, 1, 3)).cpu()
         for place, generator in enumerate(self.generators):
             # Draws of their own for each query: the error's mean is that of shared draws, with far less noise.
             entries = self.budgets.layer(call.layer)
             sampled = sampled_output(call, entries, generator, per_query=True)
             error = (sampled[:, rows].double() - full).square().sum((0, 1, 3))
-            self.head_error[place, call.layer] += error.cpu()
-
-    def full(self, run: _Outputs) -> None:
-        self.hidden_square = torch.stack([state.double().square().sum().cpu() for state in run.hidden])
-
-    def sampled(self, full: _Outputs, sampled: _Outputs) -> None:
-        pairs = zip(full.hidden, sampled.hidden, strict=True)
-        errors = [(b.double() - a.double()).square().sum().cpu() for a, b in pairs]
-        self.hidden_error.append(torch.stack(errors))
-        if full.logits is not None and sampled.logits is not None:
-            p, q = (one.logits.float().log_softmax(-1) for one in (full, sampled))  # type: ignore[union-attr]
-            self.divergence.append(float((p.exp() * (p - q)).sum(-1).double().mean().clamp_min(0)))
-            self.agreement.append(float((p.argmax(-1) == q.argmax(-1)).double().mean()))
+            self.error[place, call.layer] += error.cpu()
 
 
-@dataclass(frozen=True, eq=False)
-class _Outputs:
-    hidden: list[Tensor]
-    logits: Tensor | None
-
-
-def _run(loaded: Loaded, ids: Tensor) -> _Outputs:
-    inputs: dict[str, Any] = {"input_ids": ids[None], "output_hidden_states": True}
-    if loaded.kind == "seq2seq":
-        inputs["decoder_input_ids"] = ids[None]
-    if loaded.kind in ("causal-lm", "seq2seq"):
-        inputs["use_cache"] = False
-    output = loaded.model(**inputs)
+def _run(loaded: Loaded, ids: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    """The hidden states behind each layer, and the logits if there are any."""
+    inputs = {"input_ids": ids[None], **decoder_inputs(loaded, ids[None])}
+    output = loaded.model(**inputs, output_hidden_states=True)
     names = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
     states = [state for name in names for state in (getattr(output, name, None) or ())[1:]]
-    return _Outputs(states, getattr(output, "logits", None))
+    return states, getattr(output, "logits", None)
 
 
-def _collected(found: list[_Window], attended: list[Attended]) -> Probe:
-    logits = bool(found[0].divergence)
-    keys, seen, queries = (
-        sum(float(getattr(one, name).sum()) for one in attended) for name in ("keys", "seen", "queries")
-    )
-    return Probe(
-        torch.stack([one.head_error for one in found], 1),
-        torch.stack([one.head_square for one in found]),
-        torch.stack([torch.stack(one.hidden_error) for one in found], 1),
-        torch.stack([one.hidden_square for one in found]),
-        torch.tensor([one.divergence for one in found], dtype=torch.float64).T if logits else None,
-        torch.tensor([one.agreement for one in found], dtype=torch.float64).T if logits else None,
-        keys / queries,
-        keys / seen,
-    )
+def _changes(
+    full: tuple[list[Tensor], Tensor | None], sampled: tuple[list[Tensor], Tensor | None]
+) -> tuple[Tensor, ...]:
+    """Σ‖sampled − full‖² of the states; with logits also mean divergence and agreement."""
+    pairs = zip(full[0], sampled[0], strict=True)
+    error = _squares([b.double() - a.double() for a, b in pairs])
+    if full[1] is None or sampled[1] is None:
+        return (error,)
+    p, q = (logits.float().log_softmax(-1) for logits in (full[1], sampled[1]))
+    divergence = (p.exp() * (p - q)).sum(-1).double().mean().clamp_min(0)
+    return error, divergence.cpu(), (p.argmax(-1) == q.argmax(-1)).double().mean().cpu()
+
+
+def _squares(states: Sequence[Tensor]) -> Float[Tensor, " states"]:
+    return torch.stack([state.double().square().sum().cpu() for state in states])

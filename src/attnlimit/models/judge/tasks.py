@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy, normalize
 from attnlimit.errors import InputError
 from attnlimit.models.judge.task_run import TaskRun
 from attnlimit.models.see.load import Loaded
-from attnlimit.models.see.progress import Progress
-from attnlimit.models.see.text import Document, as_documents, longest, special_tokens, token_ids
+from attnlimit.models.see.text import Document, special_tokens, token_ids
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,8 +31,11 @@ class TaskResult:
 
     @property
     def value(self) -> float:
-        mean = self.per_example.mean()
-        return float(mean.exp() if self.logarithmic else mean)
+        return float(self.metric(self.per_example.mean()))
+
+    def metric(self, mean: Tensor) -> Tensor:
+        """The metric for a mean over examples."""
+        return mean.exp() if self.logarithmic else mean
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -63,22 +65,8 @@ class Task(ABC):
     enough: ClassVar[int | None] = 64
     """Examples, unless told otherwise; None: all."""
 
-    def evaluate(
-        self,
-        model: Any,
-        tokenizer: Any,
-        texts: Sequence[str | Document],
-        *,
-        tokens: int = 256,
-        most: int | None = None,
-        batch: int = 16,
-        progress: Progress | None = None,
-    ) -> TaskResult:
-        """Run the model over examples of at most `tokens` tokens, `batch` at a time. `most` limits the examples: 64
-        windows, 32 texts to tell apart or all labelled ones by default. `progress` is called with (batches done, batches
-        in all)."""
-        most = self.enough if most is None else most
-        run = TaskRun(model, tokenizer, as_documents(texts), longest(model, tokens), most, batch, progress)
+    def evaluate(self, run: TaskRun) -> TaskResult:
+        """The metric, with whatever attention the model has now."""
         with torch.no_grad():
             per_example, extra = self.measure(run)
         return TaskResult(
@@ -126,33 +114,27 @@ class Perplexity(Task):
     higher_is_better, logarithmic = False, True
 
     def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
-        found = []
-        for ids in run.blocks(run.windows()):
-            logits = run.model(input_ids=ids, use_cache=False).logits
-            found.append(_negative_log(logits[:, :-1], ids[:, 1:]))
-        return torch.cat(found), {}
+        return torch.cat([self.nats(run, ids) for ids in run.blocks(run.windows())]), {}
+
+    def nats(self, run: TaskRun, ids: Tensor) -> Float[Tensor, " batch"]:
+        """Mean of −log p over each window of a batch."""
+        logits = run.model(input_ids=ids, use_cache=False).logits
+        return _negative_log(logits[:, :-1], ids[:, 1:])
 
 
-class Continuation(Task):
+class Continuation(Perplexity):
     """Perplexity of the second half of each window, the encoder having read the first (encoder-decoder models)."""
 
-    name, unit = "continuation perplexity", "exp(nats per token), lower is better"
-    higher_is_better, logarithmic = False, True
+    name = "continuation perplexity"
 
-    def measure(self, run: TaskRun) -> tuple[Tensor, dict[str, float]]:
-        before, after = special_tokens(run.tokenizer)
-        found = []
-        for ids in run.blocks(run.windows()):
-            body = ids[:, len(before) : ids.shape[1] - len(after)]
-            if body.shape[1] < 2:
-                raise InputError(f"tokens must leave two tokens to split, got {run.tokens}: ask for more.")
-            half = body.shape[1] // 2
-            ends = ids[:, ids.shape[1] - len(after) :]
-            source = torch.cat([ids[:, : len(before)], body[:, :half], ends], 1)
-            target = body[:, half:].contiguous()
-            logits = run.model(input_ids=source, labels=target, use_cache=False).logits
-            found.append(_negative_log(logits, target))
-        return torch.cat(found), {}
+    def nats(self, run: TaskRun, ids: Tensor) -> Float[Tensor, " batch"]:
+        before, after = (len(part) for part in special_tokens(run.tokenizer))
+        begin, body, end = ids.tensor_split((before, ids.shape[1] - after), 1)
+        if body.shape[1] < 2:
+            raise InputError(f"tokens must leave two tokens to split, got {run.tokens}: ask for more.")
+        half = body.shape[1] // 2
+        source, target = torch.cat([begin, body[:, :half], end], 1), body[:, half:].contiguous()
+        return _negative_log(run.model(input_ids=source, labels=target, use_cache=False).logits, target)
 
 
 @dataclass(frozen=True)

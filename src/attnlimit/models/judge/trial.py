@@ -56,15 +56,7 @@ class Trial:
         self, loaded: Loaded, texts: Sequence[str | Document], progress: Progress | None = None
     ) -> TaskResult:
         """The task's metric, with whatever attention the model has now."""
-        return self.task_of(loaded).evaluate(
-            loaded.model,
-            loaded.need_tokenizer(),
-            texts,
-            tokens=self.length(loaded),
-            most=self.examples,
-            batch=self.batch,
-            progress=progress,
-        )
+        return self.task_of(loaded).evaluate(self.run(loaded, texts, progress))
 
 
 def checked_seeds(seeds: object) -> tuple[int, ...]:

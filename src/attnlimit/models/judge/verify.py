@@ -225,10 +225,7 @@ def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> t
             return (pair[..., 0] - pair[..., 1]).exp() - 1
         return pair[..., 1] - pair[..., 0] if full.higher_is_better else pair[..., 0] - pair[..., 1]
 
-    def metric(mean: Tensor) -> Tensor:
-        return mean.exp() if full.logarithmic else mean
-
-    value = uncertain(metric(means[0]), metric(resampled[:, 0]), level)
+    value = uncertain(full.metric(means[0]), full.metric(resampled[:, 0]), level)
     return value, uncertain(lost(means), lost(resampled), level)
 
 

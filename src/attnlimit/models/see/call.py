@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnlimit.models.see.masks import Mask, TensorMask, pick
 
 BLOCK = 2**22
-"""Entries of the largest mask or score block that `Call.output` forms: 16 MB in float32."""
+"""Entries of the largest array over texts, heads, queries and keys: 16 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,23 +94,24 @@ class Call:
             )
             return out.transpose(1, 2)
         out = self.value.new_zeros(*self.query.shape[:1], *self.query.shape[2:0:-1], self.value.shape[-1])
-        for rows in self._blocks():
+        shared = self.softcap is None and self.sink is None and self.bias is None
+        for rows in self.blocks(1 if shared else self.heads):
             out[:, rows] = self._block(rows).transpose(1, 2)
         return out
 
-    def _blocks(self) -> Iterator[Tensor]:
-        size, heads, length, _ = self.query.shape
-        shared = self.softcap is None and self.sink is None and self.bias is None
-        step = max(1, BLOCK // (size * self.key.shape[2] * (1 if shared else heads)))
+    def blocks(self, heads: int) -> Iterator[Tensor]:
+        """The queries, as many at a time as make at most BLOCK entries over this many heads."""
+        size, _, length, _ = self.query.shape
+        step = max(1, BLOCK // (size * heads * self.key.shape[2]))
         yield from torch.arange(length, device=self.query.device).split(step)
+
+    def seen(self, rows: Tensor) -> Tensor:
+        """(B, _, m, Lk) bool: which keys some queries see, of all texts; one head where all heads see the same."""
+        return self.mask.seen(*self._grid(rows, slice(None))).to(rows.device)
 
     def _block(self, rows: Tensor) -> Tensor:
         # (B, Hq, m, dv), over the stretch of keys that the block sees: a window or a causal mask leaves few.
-        device = rows.device
-        place = torch.arange(len(self.query), device=device)[:, None, None, None]
-        head = torch.arange(self.heads, device=device)[:, None, None]
-        keys = torch.arange(self.key.shape[2], device=device)
-        seen = self.mask.seen(place, head, rows[:, None], keys).to(device)
+        seen = self.seen(rows)
         columns = seen.flatten(0, -2).any(0).nonzero()
         if len(columns) == 0:
             return self.value.new_zeros(*self.query.shape[:2], len(rows), self.value.shape[-1])
@@ -122,7 +123,7 @@ class Call:
         bool, or added to the scores (−inf: not attended to). A query that may attend to nothing gets zeros."""
         q = self.query[:, :, rows]
         k, v = (_repeated(x[:, :, stretch], self.groups) for x in (self.key, self.value))
-        extra = self._extra_block(rows, stretch)
+        extra = self._extra(*self._grid(rows, stretch))
         if allowed.dtype == torch.bool:
             some = allowed.any(-1, keepdim=True)
             if extra is not None or self.softcap is not None or self.sink is not None:
@@ -165,14 +166,14 @@ class Call:
         """(B, Hq, m, Lk), at least float32: `scores` of all texts and heads at once, hidden keys not left out."""
         k = _repeated(self.key, self.groups)
         s = _capped(_wide(self.query[:, :, rows]) @ _wide(k).mT * self.scale, self.softcap)
-        extra = self._extra_block(rows, slice(None))
+        extra = self._extra(*self._grid(rows, slice(None)))
         return s if extra is None else s + extra.to(s)
 
-    def _extra_block(self, rows: Tensor, stretch: slice) -> Tensor | None:
-        place = torch.arange(len(self.query), device=rows.device)[:, None, None, None]
-        head = torch.arange(self.heads, device=rows.device)[:, None, None]
+    def _grid(self, rows: Tensor, stretch: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # Texts, heads, queries and keys, to broadcast to (B, Hq, m, k).
+        place, head = (torch.arange(size, device=rows.device) for size in self.query.shape[:2])
         keys = torch.arange(self.key.shape[2], device=rows.device)[stretch]
-        return self._extra(place, head, rows[:, None], keys)
+        return place[:, None, None, None], head[:, None, None], rows[:, None], keys
 
     def weights(self, s: Tensor, head: int | None = None) -> Tensor:
         """(B, Hq, m, k), or of one head (B, 1, m, k): softmax over the keys and the sink. Rows that see nothing weigh

@@ -11,25 +11,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
+from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.see import adapters
 from attnlimit.models.see.call import Call
-from attnlimit.models.see.layers import (
-    LayerInfo,
-    attention_layers,
-    attention_modules,
-    is_cross,
-    model_type,
-    seen_layer,
-)
+from attnlimit.models.see.layers import LayerInfo, attention_layers, attention_modules, is_cross, model_type
+from attnlimit.models.see.load import need_transformers
 from attnlimit.models.see.masks import RuleMask, TensorMask, causal, everything, lazy_mask
 
 Handler = Callable[[Call], Tensor | None]
 """Takes a call, returns its output (B, Lq, Hq, dv), or None for the model's own."""
 
-__all__ = ["Call", "Handler", "LayerInfo", "Observed", "attention_layers", "observe"]
+__all__ = ["Call", "Handler", "LayerInfo", "Observed", "attention_layers", "check_model", "observe"]
 
 IMPLEMENTATION = "attnlimit"
 """The name that attention and mask are registered under; "sdpa", "flash" or "flex_attention" in it would make
@@ -55,7 +50,8 @@ class Observed:
             self.layers.append(LayerInfo(len(self.layers), self._names[id(module)], 0, 0, 0))
             self.calls.append(0)
         index = self._index[id(module)]
-        self.layers[index] = seen_layer(self.layers[index], query, key)
+        shape = (query.shape[1], key.shape[1], query.shape[3])
+        self.layers[index] = LayerInfo(index, self.layers[index].name, *shape)
         self.calls[index] += 1
         return self.layers[index]
 
@@ -89,6 +85,30 @@ def observe(model: Any, handler: Handler) -> Iterator[Observed]:
         _attach(stack, model, observed)
         yield observed
     _check_called(model, observed)
+
+
+def check_model(model: Any, **inputs: Any) -> float:
+    """‖observed − alone‖ / ‖alone‖ of the model's first output on `inputs`, padding left out: the proof for
+    architectures nobody tried.
+
+    Raises ModelNotSupported above the square root of the dtype's precision (3e-4 in float32): then the model's
+    attention is not the softmax attention that its calls describe.
+    """
+    with torch.no_grad():
+        alone: Tensor = model(**inputs)[0]
+        with observe(model, lambda call: None):
+            observed: Tensor = model(**inputs)[0]
+    real = inputs.get("attention_mask")
+    if real is not None and real.shape == alone.shape[:2]:
+        alone, observed = alone[real.bool()], observed[real.bool()]
+    difference = float((observed - alone).double().norm() / alone.double().norm())
+    if not difference <= torch.finfo(alone.dtype).eps ** 0.5:
+        raise ModelNotSupported(
+            f"{type(model).__name__} computes its attention otherwise than its calls say: with softmax attention over "
+            f"the queries, keys and values it passes, its output is off by {difference:.1e}. Budgets for it would be "
+            "wrong; choose another architecture, or add an adapter in attnlimit/models/adapters."
+        )
+    return difference
 
 
 def _attach(stack: ExitStack, model: nn.Module, observed: Observed) -> None:
@@ -218,13 +238,10 @@ def _configs(model: nn.Module) -> list[Any]:
 
 
 def _register() -> None:
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as problem:
-        raise MissingExtra("Models need transformers: pip install 'attnlimit[models]'.") from problem
-    AttentionInterface.register(IMPLEMENTATION, attend)
+    transformers = need_transformers()
+    transformers.AttentionInterface.register(IMPLEMENTATION, attend)
     # The same name, or transformers would make no masks and padding would be attended to.
-    AttentionMaskInterface.register(IMPLEMENTATION, lazy_mask)
+    transformers.AttentionMaskInterface.register(IMPLEMENTATION, lazy_mask)
 
 
 def _check_called(model: nn.Module, observed: Observed) -> None:

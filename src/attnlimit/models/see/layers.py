@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from attnlimit.models.see import adapters
 
@@ -44,14 +45,6 @@ def model_type(model: nn.Module) -> str:
     return str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)
 
 
-def seen_layer(layer: LayerInfo, query: Tensor, key: Tensor) -> LayerInfo:
-    """The layer with the shape that its call really has."""
-    shape = (query.shape[1], key.shape[1], query.shape[3])
-    if shape == (layer.heads, layer.key_heads, layer.head_dim):
-        return layer
-    return LayerInfo(layer.index, layer.name, *shape)
-
-
 def is_cross(module: nn.Module, name: str) -> bool:
     """Whether the keys belong to another sequence than the queries. Models say so only by flag or name."""
     last = ".".join([type(module).__name__, *name.split(".")[-2:]]).lower()
@@ -76,18 +69,16 @@ def _on_interface(kind: type) -> bool:
 
 def _shape(module: nn.Module, model: nn.Module) -> tuple[int, int, int]:
     config = getattr(module, "config", None) or getattr(model, "config", None)
-    heads = _first(module, config, "num_attention_heads", "num_heads", "n_heads")
-    groups = _first(module, None, "num_key_value_groups") or 1
-    dim = _first(module, config, "head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "d_kv")
+    heads = first_count((module, config), "num_attention_heads", "num_heads", "n_heads")
+    groups = first_count((module,), "num_key_value_groups") or 1
+    widths = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "d_kv")
+    dim = first_count((module, config), *widths)
     if not dim and heads:
-        dim = _first(None, config, "hidden_size", "d_model") // heads
+        dim = first_count((config,), "hidden_size", "d_model") // heads
     return heads, heads // groups, dim
 
 
-def _first(module: Any, config: Any, *names: str) -> int:
-    for owner in (module, config):
-        for name in names:
-            value = getattr(owner, name, None)
-            if isinstance(value, int) and value > 0:
-                return value
-    return 0
+def first_count(owners: Sequence[Any], *names: str) -> int:
+    """The first number above 0 that an owner, a module or its config, has under one of these names; 0: none."""
+    found = (getattr(owner, name, None) for owner in owners for name in names)
+    return next((value for value in found if isinstance(value, int) and value > 0), 0)

@@ -80,7 +80,7 @@ def load(
     task is one of KINDS; None goes by the checkpoint's own architecture. dtype and device_map are transformers'
     own ("auto" included); dtype None is the dtype the weights were saved in.
     """
-    transformers = _transformers()
+    transformers = need_transformers()
     if device is not None and device_map is not None:
         raise InputError("device and device_map say the same thing twice: give one of them.")
     if task is not None and task not in KINDS:
@@ -106,14 +106,15 @@ def load(
 
 
 def run_backbone(loaded: Loaded, **inputs: torch.Tensor) -> None:
-    """The model without its head, for what its attention does: logits are not made. A decoder beside an encoder reads
-    the same text."""
-    options: dict[str, Any] = {}
+    """The model without its head, for what its attention does: logits are not made."""
+    loaded.model.base_model(**inputs, **decoder_inputs(loaded, inputs["input_ids"]))
+
+
+def decoder_inputs(loaded: Loaded, ids: torch.Tensor) -> dict[str, Any]:
+    """What a decoder is given besides: one beside an encoder reads the same text, and none keeps its keys."""
     if loaded.kind == "seq2seq":
-        options["decoder_input_ids"] = inputs["input_ids"]
-    if loaded.kind in ("causal-lm", "seq2seq"):
-        options["use_cache"] = False
-    loaded.model.base_model(**inputs, **options)
+        return {"decoder_input_ids": ids, "use_cache": False}
+    return {"use_cache": False} if loaded.kind == "causal-lm" else {}
 
 
 def packaged_bert() -> Path:
@@ -246,7 +247,7 @@ def _plain_errors(source: Source) -> Iterator[None]:
         if source.gguf is not None and "not supported" not in str(problem):
             raise InputError(f"{source.name} cannot be read as GGUF: {_first(problem)}") from problem
         raise ModelNotSupported(
-            f"transformers {_transformers().__version__} cannot load '{source.name}' by itself, and no code of a "
+            f"transformers {need_transformers().__version__} cannot load '{source.name}' by itself, and no code of a "
             f"checkpoint is ever run: {_first(problem)} Upgrade transformers, ask for another task, or choose a model "
             "that it knows."
         ) from problem
@@ -268,7 +269,8 @@ def _quiet(transformers: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _transformers() -> Any:
+def need_transformers() -> Any:
+    """The package, or an error that says how to get it."""
     try:
         import transformers
     except ImportError as problem:

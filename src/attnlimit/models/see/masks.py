@@ -58,7 +58,7 @@ class RuleMask:
             return None
         name = getattr(self.rule, "__name__", "")
         _, _, rows, keys = self.shape
-        if name in ("everything", "bidirectional_mask_function"):
+        if self.alike:
             return "all"
         if name not in ("causal", "causal_mask_function"):
             return None
@@ -183,18 +183,15 @@ class TensorMask:
         """Whether all queries of a text see the same keys."""
         return self.matrix.shape[2] == 1
 
-    def _pick(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
-        return pick(self.matrix, batch, head, rows, keys)
-
     def seen(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor:
         """bool, in the broadcast shape of the indices: True where the query sees the key."""
-        part = self._pick(batch, head, rows, keys)
+        part = pick(self.matrix, batch, head, rows, keys)
         # Half the least number: some models add two masks, or scores, to the least number itself.
         return part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
 
     def added(self, batch: Tensor, head: Tensor | int, rows: Tensor, keys: Tensor) -> Tensor | None:
         """What the mask adds to the scores of keys that are seen, or None for nothing."""
-        return None if self.matrix.dtype == torch.bool else self._pick(batch, head, rows, keys)
+        return None if self.matrix.dtype == torch.bool else pick(self.matrix, batch, head, rows, keys)
 
 
 Mask: TypeAlias = RuleMask | TensorMask

@@ -9,6 +9,7 @@ import torch
 
 from attnlimit.exact.populations import MOST_BINS
 from attnlimit.exact.prepare import BIN_ABOVE, QUERIES_AT_ONCE
+from attnlimit.models.see.layers import first_count
 
 QUADRATURE_POINTS = 160
 """Of the exact error, rarely more."""
@@ -33,10 +34,10 @@ def estimate_memory(model: Any, *, tokens: int, keys: int, queries: int, points:
     """One layer of the forward pass over `tokens` tokens (states, q, k, v and what is between its two linear maps), and
     the curves of as many heads at once as torch has threads, `queries` queries over `keys` keys at `points` sizes."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    hidden = _first(config, "hidden_size", "d_model", "n_embd") or 1024
-    inner = _first(config, "intermediate_size", "d_ff", "n_inner", "hidden_dim") or 4 * hidden
-    heads = _first(config, "num_attention_heads", "num_heads", "n_head", "n_heads") or 12
-    width = _first(config, "head_dim", "d_kv") or hidden // heads
+    hidden = first_count((config,), "hidden_size", "d_model", "n_embd") or 1024
+    inner = first_count((config,), "intermediate_size", "d_ff", "n_inner", "hidden_dim") or 4 * hidden
+    heads = first_count((config,), "num_attention_heads", "num_heads", "n_head", "n_heads") or 12
+    width = first_count((config,), "head_dim", "d_kv") or hidden // heads
     size = next(model.parameters()).element_size()
     layer = tokens * (10 * hidden + 2.5 * inner) * size
     few = min(queries, QUERIES_AT_ONCE)
@@ -49,8 +50,3 @@ def estimate_memory(model: Any, *, tokens: int, keys: int, queries: int, points:
     weights = sum(one.numel() * one.element_size() for one in model.parameters())
     at_once = layer + torch.get_num_threads() * (scores + curves)
     return Memory(float(weights), OVERHEAD + ALLOCATOR * at_once)
-
-
-def _first(config: Any, *names: str) -> int:
-    found = (getattr(config, name, None) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), 0)

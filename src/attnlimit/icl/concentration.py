@@ -16,6 +16,7 @@ from attnlimit.attention.linear import LinearHead
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
+from attnlimit.files.records import record
 from attnlimit.icl.jacobians import Jacobians, Loss, jacobians
 from attnlimit.inputs import as_count, as_counts, as_generator
 from attnlimit.measures import Empirical, Measure
@@ -99,14 +100,7 @@ class Concentration(Drawn):
         fits = {}
         if len(self.lengths) >= 3:
             fits = {name: self.fit(name).to_dict() for name in self.errors}
-        return {
-            "lengths": list(self.lengths),
-            "prompt_law": self.prompt_law,
-            "query_law": self.query_law,
-            "errors": {name: found.to_dict() for name, found in self.errors.items()},
-            "fits": fits,
-            "exact": None if self.exact is None else self.exact.to_dict(),
-        }
+        return {**record(self), "fits": fits}
 
 
 def concentration(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
-from attnlimit.icl.gradient import Problem, problem
-from attnlimit.icl.infinite import risk_method
+from attnlimit.files.records import plain, record
+from attnlimit.icl.infinite import Problem, problem, risk_method
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta, balanced, regression
 from attnlimit.inputs import Array, as_count, as_float, as_one_of, as_positive
@@ -89,16 +89,7 @@ class WeightPath(Drawn):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).tolist() for name in ("times", "U", "V", "risk", "gradient_norm")}
-        return {
-            "task": repr(self.task),
-            **arrays,
-            "conserved": None if self.conserved is None else self.conserved.tolist(),
-            "drift": self.drift,
-            "form": self.form,
-            "method": self.method,
-            "stopped": self.stopped,
-        }
+        return {**record(self), "conserved": plain(self.conserved), "drift": self.drift}
 
 
 def flow(

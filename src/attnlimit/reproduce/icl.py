@@ -28,8 +28,7 @@ def exponent(lengths: Sequence[int], values: Tensor) -> tuple[float, Interval]:
     """The power of L of values (replicates, lengths), over the longer half of at least three: mean and t interval of the
     replicates' own."""
     from_ = min(len(lengths) // 2, max(0, len(lengths) - 3))
-    mean, low, high = power_of_length(lengths[from_:], values[:, from_:])
-    return float(mean), (float(low), float(high))
+    return over(power_of_length(lengths[from_:], values[:, from_:]))
 
 
 def over(values: Tensor) -> tuple[float, Interval]:

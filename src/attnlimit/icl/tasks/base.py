@@ -122,3 +122,11 @@ class InContextTask(ABC):
     def _scalar(self) -> bool:
         """Whether predictions are numbers rather than vectors."""
         return self.read(torch.zeros(self.token_dim)).ndim == 0
+
+
+def floors(task: InContextTask, lengths: tuple[int, ...]) -> tuple[Floor, ...] | None:
+    """The floor at each length; None where it is not known."""
+    try:
+        return tuple(task.floor(length) for length in lengths)
+    except NotKnown:
+        return None

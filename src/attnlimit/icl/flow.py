@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -130,7 +131,12 @@ def flow(
     grid = None if times is None else _checked_times(times)
     small = as_positive(gradient_norm, "gradient_norm")
     parts = problem(task, theta)
-    velocity = _velocity(parts)
+
+    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
+        with no_limit(
+            f"The flow leaves the set of weights with an infinite-prompt model at time t = {t:.4g}"
+        ):
+            return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
 
     def settled(t: float, flat: np.ndarray) -> float:
         return float(np.linalg.norm(velocity(t, flat))) - small
@@ -177,10 +183,8 @@ def descend(
     bound = TOO_FAR * (1 + float(flat.norm()))
     times, points = [0.0], [flat]
     for step in range(1, count + 1):
-        try:
+        with no_limit(f"Descent stops at step {step} of {count}"):
             flat = flat - size * parts.value_and_gradient(flat)[1]
-        except LimitDoesNotExist as reason:
-            raise LimitDoesNotExist(f"Descent stops at step {step} of {count}: {reason}") from reason
         norm = float(flat.norm())
         if not math.isfinite(norm) or norm > bound:
             raise Diverged(
@@ -215,18 +219,13 @@ def _gathered(
     )
 
 
-def _velocity(parts: Problem) -> Callable[[float, np.ndarray], np.ndarray]:
-    """−∇R; where the infinite-prompt model does not exist, the error says when that happened."""
-
-    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
-        try:
-            return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
-        except LimitDoesNotExist as reason:
-            raise LimitDoesNotExist(
-                f"The flow leaves the set of weights with an infinite-prompt model at time t = {t:.4g}: {reason}"
-            ) from reason
-
-    return velocity
+@contextmanager
+def no_limit(when: str) -> Iterator[None]:
+    """Where the infinite-prompt model does not exist, the error says when that happened."""
+    try:
+        yield
+    except LimitDoesNotExist as reason:
+        raise LimitDoesNotExist(f"{when}: {reason}") from reason
 
 
 def _checked_times(times: Array) -> np.ndarray:

@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.errors import LimitDoesNotExist
 from attnlimit.icl import checkpoints
 from attnlimit.icl.batches import ahead
-from attnlimit.icl.flow import TOO_FAR, Diverged, WeightPath, flow
+from attnlimit.icl.flow import TOO_FAR, Diverged, WeightPath, flow, no_limit
 from attnlimit.icl.methods import Attention, Evaluation, Optimizer, Saving, Start, State
 from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.training import Training
@@ -84,12 +83,8 @@ def _run(trial: Trial, saving: Saving, workers: int) -> list[Measured]:
 
 
 def _reported(trial: Trial, theta: Thetas, workers: int, step: int) -> Measured:
-    try:
+    with no_limit(f"Training stops at step {step} of {trial.optimizer.steps}"):
         return trial.measured(theta, workers)
-    except LimitDoesNotExist as reason:
-        raise LimitDoesNotExist(
-            f"Training stops at step {step} of {trial.optimizer.steps}: {reason}"
-        ) from reason
 
 
 def _check(trial: Trial, theta: Thetas, bound: float, step: int) -> None:

@@ -68,9 +68,9 @@ class Comparison(Drawn):
             return None
         return torch.tensor([floor.value for floor in self.floors], dtype=torch.float64)
 
-    def ending(self, attention: str, level: float = 0.95) -> OverSeeds:
+    def ending(self, attention: str) -> OverSeeds:
         """The risk at each length when training ends."""
-        return over_seeds(self.runs[attention].risk[-1].T, level)
+        return over_seeds(self.runs[attention].risk[-1].T)
 
     def exponent(self) -> float | None:
         """Of the infinite-prompt solution's risk as L → ∞: 2ρ with ρ the `rms` exponent at its horizon H. Trained weights do

@@ -151,12 +151,12 @@ def concentration(
     return Concentration(sizes, errors, beside, repr(prompt_law), repr(source))
 
 
-def checked_lengths(lengths: object, name: str = "lengths") -> tuple[int, ...]:
+def checked_lengths(lengths: object) -> tuple[int, ...]:
     """Prompt lengths, at least 1 and increasing."""
-    sizes = as_counts(lengths, name)
+    sizes = as_counts(lengths, "lengths")
     for before, after in pairwise(sizes):
         if after <= before:
-            raise InputError(f"{name} must be strictly increasing, got {before} before {after}.")
+            raise InputError(f"lengths must be strictly increasing, got {before} before {after}.")
     return tuple(sizes)
 
 

@@ -18,6 +18,7 @@ from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.weights import Weights
 from attnlimit.numerics.words import counted
 
+LEVEL = 0.95
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
@@ -132,11 +133,11 @@ def power_of_length(lengths: Sequence[int], values: Float[Tensor, "S M"]) -> Flo
     return -(values.log() @ x) / x.square().sum()
 
 
-def over_seeds(values: Float[Tensor, "... S"], level: float = 0.95) -> OverSeeds:
-    """Mean over seeds (the last axis) with both ends of its t interval; with one seed the interval is unknown, nan."""
+def over_seeds(values: Float[Tensor, "... S"]) -> OverSeeds:
+    """Mean over seeds (the last axis) with both ends of its 95 % t interval; with one seed the interval is unknown, nan."""
     count, mean = values.shape[-1], values.mean(-1)
     if count < 2:
         nothing = torch.full_like(mean, torch.nan)
         return OverSeeds(mean, nothing, nothing)
-    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * values.std(-1) / count**0.5
+    half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * values.std(-1) / count**0.5
     return OverSeeds(mean, mean - half, mean + half)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -178,7 +178,8 @@ def transfer(
     first = next((i for i in range(len(lengths)) if all(good[i:])), None)
     needed = None if first is None else lengths[first]
     if exact and needed is not None and first:
-        needed = _least(enough, lengths[first - 1], needed)
+        between = range(lengths[first - 1] + 1, needed)  # the excess falls with L
+        needed = between.start + bisect_left(between, True, key=enough)
     tune = isinstance(task, LinearRegression)
     best, risk = tuned(task, asked) if tune and asked is not None else (None, None)
     return Transfer(task, weights, curve, floor, kind, zero, eps, needed, asked, best, risk)
@@ -204,11 +205,3 @@ def _floor(task: InContextTask, lengths: list[int], reach: float) -> tuple[Tenso
     if bool((values < reach - 1e-12).any()):
         kind += ", or the infinite-prompt risk where that is larger"
     return values.clamp_min(reach), kind
-
-
-def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The least L that is enough, between one that is not and one that is: the excess falls with L."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high

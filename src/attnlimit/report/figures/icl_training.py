@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlimit.drawing import figure
 from attnlimit.errors import InputError
-from attnlimit.icl.training import Training, over_seeds
+from attnlimit.icl.training import LEVEL, Training, over_seeds
 from attnlimit.report.figures.style import BLACK, axes, panels, style
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ GAPS = {
 
 
 def trajectory_figure(
-    runs: Mapping[str, Training],
-    title: str = "",
-    *,
-    shown: Mapping[str, str] = RISK | GAPS,
-    level: float = 0.95,
+    runs: Mapping[str, Training], title: str = "", *, shown: Mapping[str, str] = RISK | GAPS
 ) -> Figure:
     """A row for each run, under its words; at most five lengths, evenly chosen, from light (short) to dark (long)."""
     if not runs:
@@ -42,7 +38,7 @@ def trajectory_figure(
     grid = drawn.subplots(len(runs), len(names), squeeze=False, sharex=True, sharey="col")
     for row, (words, run) in zip(grid, runs.items(), strict=True):
         for ax, name in zip(row, names, strict=True):
-            _along(ax, run, name, level)
+            _along(ax, run, name)
             ax.set_ylabel(shown[name])
         row[0].set_ylabel(f"{words}\n\n{row[0].get_ylabel()}")
     for ax, name in zip(grid[-1], names, strict=True):  # a column shares its axis
@@ -51,8 +47,7 @@ def trajectory_figure(
     one = next(iter(runs.values()))
     for ax in grid[-1]:
         ax.set_xlabel("flow time = Σ step sizes" if one.times is not None else "training step")
-    spread = f"{one.seeds} seeds, {level:.0%} intervals" if one.seeds > 1 else "one seed"
-    grid[0, 0].legend(frameon=False, fontsize=7, title=spread, title_fontsize=7)
+    grid[0, 0].legend(frameon=False, fontsize=7, title=seeds(one), title_fontsize=7)
     if title:
         drawn.suptitle(title, fontsize=10)
     return drawn
@@ -63,23 +58,23 @@ def _(run: Training) -> Figure:
     return trajectory_figure({f"{run.attention} attention": run})
 
 
-def lengths_figure(runs: Mapping[str, Training], level: float = 0.95) -> Figure:
+def lengths_figure(runs: Mapping[str, Training]) -> Figure:
     """A panel for each run, under its words: risk at each test length, a line for each length trained on, at most five."""
     if not all(run.test_lengths for run in runs.values()):
         raise InputError("No other prompt lengths were tested: train with Evaluation(test_lengths=…).")
     drawn, found = panels(len(runs), width=1.0 + 4.0 * len(runs))
     for ax, (words, run) in zip(found, runs.items(), strict=True):
-        _at_other_lengths(ax, run, level)
+        _at_other_lengths(ax, run)
         ax.set_title(words, fontsize=10, loc="left")
     found[0].set_ylabel("risk")
     found[0].legend(frameon=False, fontsize=8)
     return drawn
 
 
-def _along(ax: Axes, run: Training, name: str, level: float) -> None:
+def _along(ax: Axes, run: Training, name: str) -> None:
     style(ax)
     x = torch.tensor(run.steps[1:]).double() if run.times is None else run.times[1:]
-    mean, low, high = over_seeds(getattr(run, name)[1:].movedim(1, -1), level)
+    mean, low, high = over_seeds(getattr(run, name)[1:].movedim(1, -1))
     least, _ = _ends(getattr(run, name)[1:])
     for m, colour in _some(run.lengths):
         above = mean[:, m].where(mean[:, m] > 0, torch.nan)
@@ -91,8 +86,8 @@ def _along(ax: Axes, run: Training, name: str, level: float) -> None:
     ax.set(xscale="log", yscale="log")
 
 
-def _at_other_lengths(ax: Axes, run: Training, level: float) -> None:
-    mean, low, high = over_seeds(run.test_risk[-1].movedim(0, -1), level)
+def _at_other_lengths(ax: Axes, run: Training) -> None:
+    mean, low, high = over_seeds(run.test_risk[-1].movedim(0, -1))
     order = sorted(range(len(run.test_lengths)), key=lambda t: run.test_lengths[t])
     n = [run.test_lengths[t] for t in order]
     for m, colour in _some(run.lengths):
@@ -100,6 +95,11 @@ def _at_other_lengths(ax: Axes, run: Training, level: float) -> None:
         ax.plot(n, mean[m, order], "o-", color=colour, markersize=4, label=label)
         ax.fill_between(n, low[m, order], high[m, order], color=colour, alpha=0.15, linewidth=0)
     ax.set(xscale="log", yscale="log", xlabel="prompt length at test")
+
+
+def seeds(run: Training) -> str:
+    """How many, and what intervals over them are shown."""
+    return f"{run.seeds} seeds, {LEVEL:.0%} intervals" if run.seeds > 1 else "one seed"
 
 
 def _ends(values: Float[Tensor, "R S M"]) -> tuple[float, float]:

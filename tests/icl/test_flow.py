@@ -24,7 +24,7 @@ from attnlimit.icl import (
     infinite_risk,
     stationary_points,
 )
-from attnlimit.icl.gradient import problem
+from attnlimit.icl.infinite import problem
 
 PLAIN = LinearRegression(3, cov=ar1(3, 0.5), vector_cov=1.0, noise=0)
 """The theory's own setting: w ~ N(0, I), queries like prompts."""

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,29 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def plain(value: Any) -> Any:
+    """What JSON knows: arrays and tuples become lists, results their `to_dict`, named tuples and mappings records, and other
+    objects what they say of themselves.
+
+    >>> plain({"n": (1, 2), "of": complex})
+    {'n': [1, 2], 'of': "<class 'complex'>"}
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    for way in ("to_dict", "tolist"):
+        if hasattr(value, way):
+            return getattr(value, way)()
+    value = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else repr(value)
+
+
+def record(result: Any) -> dict[str, Any]:
+    """The fields of a dataclass, each as JSON knows it."""
+    return {field.name: plain(getattr(result, field.name)) for field in fields(result)}
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

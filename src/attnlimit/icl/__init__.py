@@ -6,7 +6,13 @@ from attnlimit.icl.flow import Diverged, WeightPath, descend, flow
 from attnlimit.icl.infinite import infinite_predictions, infinite_risk
 from attnlimit.icl.jacobians import Loss
 from attnlimit.icl.methods import Evaluation, Optimizer, Saving, Start
-from attnlimit.icl.stationary import StationaryPoint, endpoint, stationary_points
+from attnlimit.icl.solutions import (
+    StationaryPoint,
+    endpoint,
+    long_prompt_constant,
+    stationary_points,
+    tuned,
+)
 from attnlimit.icl.tasks import (
     Classification,
     Floor,
@@ -19,7 +25,6 @@ from attnlimit.icl.tasks import (
 from attnlimit.icl.train import train
 from attnlimit.icl.training import Training
 from attnlimit.icl.transfer import TrainedCheck, Transfer, transfer
-from attnlimit.icl.tuning import long_prompt_constant, tuned
 from attnlimit.icl.weights import Block, Weights, balanced
 
 __all__ = [

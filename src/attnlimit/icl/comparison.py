@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.drawing import Drawn
-from attnlimit.errors import InputError, NotKnown
+from attnlimit.errors import InputError
 from attnlimit.icl.finite import finite_risk
 from attnlimit.icl.methods import Attention
-from attnlimit.icl.stationary import endpoint
+from attnlimit.icl.solutions import endpoint, long_prompt_constant, tuned
 from attnlimit.icl.tasks import Floor, InContextTask, LinearRegression
-from attnlimit.icl.training import Training, over_seeds, power_of_length
-from attnlimit.icl.tuning import long_prompt_constant, tuned
+from attnlimit.icl.tasks.base import floors
+from attnlimit.icl.training import OverSeeds, Training, over_seeds, power_of_length
 from attnlimit.rates import exponents
 
 Lengths = Float[Tensor, " M"]
@@ -34,14 +34,6 @@ class Rate(NamedTuple):
     low: float
     high: float
     """Ends of the 95 % interval over seeds; nan where there is one value."""
-
-
-class Ending(NamedTuple):
-    """The risk when training ends, over seeds."""
-
-    mean: Lengths
-    low: Lengths
-    high: Lengths
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,8 +68,9 @@ class Comparison(Drawn):
             return None
         return torch.tensor([floor.value for floor in self.floors], dtype=torch.float64)
 
-    def ending(self, attention: str, level: float = 0.95) -> Ending:
-        return Ending(*over_seeds(self.runs[attention].risk[-1].T, level))
+    def ending(self, attention: str) -> OverSeeds:
+        """The risk at each length when training ends."""
+        return over_seeds(self.runs[attention].risk[-1].T)
 
     def exponent(self) -> float | None:
         """Of the infinite-prompt solution's risk as L → ∞: 2ρ with ρ the `rms` exponent at its horizon H. Trained weights do
@@ -100,7 +93,7 @@ class Comparison(Drawn):
         for attention, quantity, values in self._curves():
             fit = _fit(self.lengths, values)
             if fit is not None:
-                found.append(Rate(attention, quantity, *fit))
+                found.append(Rate(attention, quantity, *map(float, fit)))
         return found
 
     def rows(self) -> list[dict[str, int | float | None]]:
@@ -157,13 +150,15 @@ def compared(name: str, runs: Sequence[Training]) -> Comparison:
     task, lengths = runs[0].task, runs[0].lengths
     if not isinstance(task, LinearRegression):
         return Comparison(name, by, _floors(task, lengths), None, {})
-    predicted: dict[str, Lengths] = {
-        name: _predicted(task, lengths, run.attention) for name, run in by.items()
-    }
+    predicted: dict[str, Lengths] = {run.attention: _predicted(task, lengths, run.attention) for run in runs}
     return Comparison(name, by, _floors(task, lengths), _solution(task, lengths), predicted)
 
 
-@lru_cache(maxsize=32)  # verdicts, tables and figures ask for the same
+# verdicts, tables and figures ask for the same
+_floors = lru_cache(maxsize=32)(floors)
+
+
+@lru_cache(maxsize=32)
 def _predicted(task: LinearRegression, lengths: tuple[int, ...], attention: Attention) -> Lengths:
     return torch.tensor([tuned(task, length, attention)[1] for length in lengths], dtype=torch.float64)
 
@@ -192,20 +187,11 @@ def _falling(run: Training) -> dict[str, Float[Tensor, "S M"]]:
     return found
 
 
-@lru_cache(maxsize=32)
-def _floors(task: InContextTask, lengths: tuple[int, ...]) -> tuple[Floor, ...] | None:
-    try:
-        return tuple(task.floor(length) for length in lengths)
-    except NotKnown:
-        return None
-
-
-def _fit(lengths: tuple[int, ...], values: Float[Tensor, "S M"]) -> tuple[float, float, float] | None:
+def _fit(lengths: tuple[int, ...], values: Float[Tensor, "S M"]) -> OverSeeds | None:
     """The power of L over the longer half of the lengths (at least three), if all values there are positive: least squares
     in log-log for each seed, and a t interval over seeds."""
     order = sorted(range(len(lengths)), key=lambda m: lengths[m])[-max(3, len(lengths) // 2) :]
     part = values[:, order]
     if len(order) < 3 or not bool((part > 0).all()):
         return None
-    mean, low, high = power_of_length([lengths[m] for m in order], part)
-    return float(mean), float(low), float(high)
+    return over_seeds(power_of_length([lengths[m] for m in order], part))

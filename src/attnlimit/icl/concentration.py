@@ -16,6 +16,7 @@ from attnlimit.attention.linear import LinearHead
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
+from attnlimit.files.records import record
 from attnlimit.icl.jacobians import Jacobians, Loss, jacobians
 from attnlimit.inputs import as_count, as_counts, as_generator
 from attnlimit.measures import Empirical, Measure
@@ -99,14 +100,7 @@ class Concentration(Drawn):
         fits = {}
         if len(self.lengths) >= 3:
             fits = {name: self.fit(name).to_dict() for name in self.errors}
-        return {
-            "lengths": list(self.lengths),
-            "prompt_law": self.prompt_law,
-            "query_law": self.query_law,
-            "errors": {name: found.to_dict() for name, found in self.errors.items()},
-            "fits": fits,
-            "exact": None if self.exact is None else self.exact.to_dict(),
-        }
+        return {**record(self), "fits": fits}
 
 
 def concentration(
@@ -157,12 +151,12 @@ def concentration(
     return Concentration(sizes, errors, beside, repr(prompt_law), repr(source))
 
 
-def checked_lengths(lengths: object, name: str = "lengths") -> tuple[int, ...]:
+def checked_lengths(lengths: object) -> tuple[int, ...]:
     """Prompt lengths, at least 1 and increasing."""
-    sizes = as_counts(lengths, name)
+    sizes = as_counts(lengths, "lengths")
     for before, after in pairwise(sizes):
         if after <= before:
-            raise InputError(f"{name} must be strictly increasing, got {before} before {after}.")
+            raise InputError(f"lengths must be strictly increasing, got {before} before {after}.")
     return tuple(sizes)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.exact import exact_error
+from attnlimit.files.records import record
 from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta
@@ -39,12 +40,7 @@ class FiniteRisk:
         return f"FiniteRisk(L = {self.lengths[0]} … {self.lengths[-1]}, {self.method})"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "lengths": list(self.lengths),
-            "risk": self.risk.tolist(),
-            "standard_error": self.standard_error.tolist(),
-            "method": self.method,
-        }
+        return record(self)
 
 
 def finite_risk(
@@ -70,8 +66,10 @@ def finite_risk(
     sizes, theta = checked_lengths(lengths), as_theta(task, theta)
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         return _exact(task, theta, sizes)
-    weights = theta.embed() if isinstance(theta, Block) else theta
-    return _sampled(task, weights, sizes, as_count(prompts, "prompts"), as_generator(generator))
+    count = as_count(prompts, "prompts")
+    losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator))
+    method = f"Monte Carlo, {count:,} prompts, nested lengths"
+    return FiniteRisk(sizes, losses.mean(0), losses.std(0) / count**0.5, method)
 
 
 class _Errors(NamedTuple):
@@ -126,14 +124,6 @@ def _exact(task: LinearRegression, theta: Block, lengths: tuple[int, ...]) -> Fi
 def _quasi_normal(dim: int) -> Float[Tensor, "p d"]:
     """Independent scrambles of Sobol points, one after the other, as standard normal vectors."""
     return torch.cat(list(normal_sets(dim, POINTS, SCRAMBLES)))
-
-
-def _sampled(
-    task: InContextTask, weights: Weights, lengths: tuple[int, ...], count: int, generator: torch.Generator
-) -> FiniteRisk:
-    rows = sampled_losses(task, weights, lengths, count, generator)
-    method = f"Monte Carlo, {count:,} prompts, nested lengths"
-    return FiniteRisk(lengths, rows.mean(0), rows.std(0) / count**0.5, method)
 
 
 def sampled_losses(

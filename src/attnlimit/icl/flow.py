@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
-from attnlimit.icl.gradient import Problem, problem
-from attnlimit.icl.infinite import risk_method
+from attnlimit.files.records import plain, record
+from attnlimit.icl.infinite import Problem, problem, risk_method
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta, balanced, regression
 from attnlimit.inputs import Array, as_count, as_float, as_one_of, as_positive
@@ -89,16 +90,7 @@ class WeightPath(Drawn):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).tolist() for name in ("times", "U", "V", "risk", "gradient_norm")}
-        return {
-            "task": repr(self.task),
-            **arrays,
-            "conserved": None if self.conserved is None else self.conserved.tolist(),
-            "drift": self.drift,
-            "form": self.form,
-            "method": self.method,
-            "stopped": self.stopped,
-        }
+        return {**record(self), "conserved": plain(self.conserved), "drift": self.drift}
 
 
 def flow(
@@ -139,7 +131,12 @@ def flow(
     grid = None if times is None else _checked_times(times)
     small = as_positive(gradient_norm, "gradient_norm")
     parts = problem(task, theta)
-    velocity = _velocity(parts)
+
+    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
+        with no_limit(
+            f"The flow leaves the set of weights with an infinite-prompt model at time t = {t:.4g}"
+        ):
+            return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
 
     def settled(t: float, flat: np.ndarray) -> float:
         return float(np.linalg.norm(velocity(t, flat))) - small
@@ -186,10 +183,8 @@ def descend(
     bound = TOO_FAR * (1 + float(flat.norm()))
     times, points = [0.0], [flat]
     for step in range(1, count + 1):
-        try:
+        with no_limit(f"Descent stops at step {step} of {count}"):
             flat = flat - size * parts.value_and_gradient(flat)[1]
-        except LimitDoesNotExist as reason:
-            raise LimitDoesNotExist(f"Descent stops at step {step} of {count}: {reason}") from reason
         norm = float(flat.norm())
         if not math.isfinite(norm) or norm > bound:
             raise Diverged(
@@ -224,18 +219,13 @@ def _gathered(
     )
 
 
-def _velocity(parts: Problem) -> Callable[[float, np.ndarray], np.ndarray]:
-    """−∇R; where the infinite-prompt model does not exist, the error says when that happened."""
-
-    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
-        try:
-            return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
-        except LimitDoesNotExist as reason:
-            raise LimitDoesNotExist(
-                f"The flow leaves the set of weights with an infinite-prompt model at time t = {t:.4g}: {reason}"
-            ) from reason
-
-    return velocity
+@contextmanager
+def no_limit(when: str) -> Iterator[None]:
+    """Where the infinite-prompt model does not exist, the error says when that happened."""
+    try:
+        yield
+    except LimitDoesNotExist as reason:
+        raise LimitDoesNotExist(f"{when}: {reason}") from reason
 
 
 def _checked_times(times: Array) -> np.ndarray:

@@ -47,9 +47,7 @@ def linear_moments(tokens: Float[Tensor, "R L D"], lengths: Sequence[int]) -> Co
     """S_m = (1/L) Σ z zᵀ over each row's first L = lengths[m] tokens: each token is used once for all lengths."""
     order = sorted(set(lengths))
     parts = [tokens[:, low:high].mT @ tokens[:, low:high] for low, high in pairwise([0, *order])]
-    sums = torch.stack(parts, 1).cumsum(1)
-    place = {length: k for k, length in enumerate(order)}
-    return torch.stack([sums[:, place[length]] / length for length in lengths], 1)
+    return _averages(torch.stack(parts, 1), order, lengths)
 
 
 def wishart_moments(
@@ -72,9 +70,13 @@ def wishart_moments(
         if count < dim:
             white = torch.randn(rows, dim, count, generator=generator, dtype=dtype, device=device)
             T[:, k] = torch.nn.functional.pad(white, (0, dim - count))
-    sums = (T @ T.mT).cumsum(1)
-    place = {length: k for k, length in enumerate(order)}
-    return torch.stack([sums[:, place[length]] / length for length in lengths], 1)
+    return _averages(T @ T.mT, order, lengths)
+
+
+def _averages(parts: Float[Tensor, "R K D D"], order: list[int], lengths: Sequence[int]) -> Covs:
+    """Of sums over the tokens from one length to the next in order, those over the first L tokens, divided by L."""
+    sums = parts.cumsum(1)
+    return torch.stack([sums[:, order.index(length)] / length for length in lengths], 1)
 
 
 def _softmax_model(z: Float[Tensor, "R L D"], a: Float[Tensor, "R D"]) -> tuple[Tensor, Tensor]:

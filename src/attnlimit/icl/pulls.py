@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.icl.batches import Batch
-from attnlimit.icl.infinite import infinite_predictions
+from attnlimit.icl.infinite import mean_loss
 from attnlimit.icl.tasks import InContextTask, Prompts
 
 Models = Float[Tensor, "S M D D"]
@@ -39,7 +39,7 @@ def infinite_pull(task: InContextTask, U: Models, V: Models, batch: Batch) -> Pu
         return _pull(task, V, batch, _scores(U, batch), None)
     with torch.enable_grad():  # in float64, which laws of a task's own may be in
         U, V = U.detach().double().requires_grad_(), V.detach().double().requires_grad_()
-        loss = torch.stack([_infinite_loss(task, *part) for part in zip(U, V, _prompts(batch), strict=True)])
+        loss = torch.stack([mean_loss(task, *part) for part in zip(U, V, _prompts(batch), strict=True)])
         gradients = torch.autograd.grad(loss.sum(), (U, V))
     return Pull(loss.detach(), *gradients)
 
@@ -103,7 +103,3 @@ def _per_model(rows: Float[Tensor, "R M D"], seeds: int) -> Float[Tensor, "S M B
 def _prompts(batch: Batch) -> list[Prompts]:
     parts = zip(batch.query.double(), batch.target.double(), batch.vector.double(), strict=True)
     return [Prompts(query[:, None], query, target, vector) for query, target, vector in parts]
-
-
-def _infinite_loss(task: InContextTask, U: Tensor, V: Tensor, prompts: Prompts) -> Float[Tensor, " M"]:
-    return task.risk(infinite_predictions(task, U, V, prompts), prompts.target).mean(-1)

@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.errors import LimitDoesNotExist
 from attnlimit.icl import checkpoints
 from attnlimit.icl.batches import ahead
-from attnlimit.icl.flow import TOO_FAR, Diverged, WeightPath, flow
+from attnlimit.icl.flow import TOO_FAR, Diverged, WeightPath, flow, no_limit
 from attnlimit.icl.methods import Attention, Evaluation, Optimizer, Saving, Start, State
 from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.training import Training
@@ -61,7 +60,8 @@ def train(
 def _run(trial: Trial, saving: Saving, workers: int) -> list[Measured]:
     """All reports: from the checkpoint as far as it goes, the rest by training."""
     done, theta, state, made = _restored(trial, saving)
-    how, reports, bound = trial.optimizer, trial.reports, _bound(trial)
+    how, reports = trial.optimizer, trial.reports
+    bound = TOO_FAR * (1 + float(trial.starts.flatten(1).norm(dim=1).max()))
     if not made:
         made.append(_reported(trial, theta, workers, 0))
     saved = monotonic()
@@ -83,16 +83,8 @@ def _run(trial: Trial, saving: Saving, workers: int) -> list[Measured]:
 
 
 def _reported(trial: Trial, theta: Thetas, workers: int, step: int) -> Measured:
-    try:
+    with no_limit(f"Training stops at step {step} of {trial.optimizer.steps}"):
         return trial.measured(theta, workers)
-    except LimitDoesNotExist as reason:
-        raise LimitDoesNotExist(
-            f"Training stops at step {step} of {trial.optimizer.steps}: {reason}"
-        ) from reason
-
-
-def _bound(trial: Trial) -> float:
-    return TOO_FAR * (1 + float(trial.starts.flatten(1).norm(dim=1).max()))
 
 
 def _check(trial: Trial, theta: Thetas, bound: float, step: int) -> None:
@@ -159,15 +151,9 @@ def _gathered(
 
 def _flows(trial: Trial, times: Float[Tensor, " T"]) -> list[WeightPath]:
     """The infinite-prompt flow from each seed's start; equal starts share it."""
-    known: list[tuple[Tensor, WeightPath]] = []
-    paths = []
-    for start in trial.starts:
-        path = next((path for other, path in known if torch.equal(other, start)), None)
-        if path is None:
-            path = flow(trial.task, (start[0], start[1]), times=times)
-            known.append((start, path))
-        paths.append(path)
-    return paths
+    different, place = trial.starts.unique(dim=0, return_inverse=True)
+    paths = [flow(trial.task, (U, V), times=times) for U, V in different]
+    return [paths[k] for k in place]
 
 
 def _flow_times(trial: Trial) -> Float[Tensor, " R"] | None:

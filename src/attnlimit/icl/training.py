@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from attnlimit.icl.tasks import InContextTask
 from attnlimit.icl.weights import Weights
 from attnlimit.numerics.words import counted
 
+LEVEL = 0.95
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
@@ -117,22 +118,26 @@ class Training(Drawn):
         return f"Training({self.attention}, {self.steps[-1]:,} steps; risk {risks}; {self.method})"
 
 
-def power_of_length(
-    lengths: Sequence[int], values: Float[Tensor, "S M"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
-    """The e of values ∝ L^−e: least squares in log-log for each seed, then `over_seeds`."""
+class OverSeeds(NamedTuple):
+    """A mean over seeds and both ends of its t interval."""
+
+    mean: Float[Tensor, ...]
+    low: Float[Tensor, ...]
+    high: Float[Tensor, ...]
+
+
+def power_of_length(lengths: Sequence[int], values: Float[Tensor, "S M"]) -> Float[Tensor, " S"]:
+    """The e of values ∝ L^−e: least squares in log-log for each seed."""
     x = torch.tensor(lengths, dtype=torch.float64).log()
     x = x - x.mean()
-    return over_seeds(-(values.log() @ x) / x.square().sum())
+    return -(values.log() @ x) / x.square().sum()
 
 
-def over_seeds(
-    values: Float[Tensor, "... S"], level: float = 0.95
-) -> tuple[Float[Tensor, ...], Float[Tensor, ...], Float[Tensor, ...]]:
-    """Mean over seeds (the last axis) with both ends of its t interval; with one seed the interval is unknown, nan."""
+def over_seeds(values: Float[Tensor, "... S"]) -> OverSeeds:
+    """Mean over seeds (the last axis) with both ends of its 95 % t interval; with one seed the interval is unknown, nan."""
     count, mean = values.shape[-1], values.mean(-1)
     if count < 2:
         nothing = torch.full_like(mean, torch.nan)
-        return mean, nothing, nothing
-    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * values.std(-1) / count**0.5
-    return mean, mean - half, mean + half
+        return OverSeeds(mean, nothing, nothing)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * values.std(-1) / count**0.5
+    return OverSeeds(mean, mean - half, mean + half)

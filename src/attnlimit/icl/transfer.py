@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,15 +11,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.drawing import Drawn
-from attnlimit.errors import InputError, NotKnown
+from attnlimit.errors import InputError
+from attnlimit.files.records import record
 from attnlimit.icl.finite import FiniteRisk, finite_risk, sampled_losses
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import infinite_risk
 from attnlimit.icl.methods import Evaluation, Optimizer, Start
-from attnlimit.icl.stationary import endpoint
+from attnlimit.icl.solutions import endpoint, tuned
 from attnlimit.icl.tasks import InContextTask, LinearRegression
+from attnlimit.icl.tasks.base import floors
 from attnlimit.icl.train import train
-from attnlimit.icl.tuning import tuned
 from attnlimit.icl.weights import Block, Theta, Weights, as_theta, regression
 from attnlimit.inputs import as_count, as_generator, as_positive
 
@@ -73,7 +74,7 @@ class Transfer(Drawn):
     length: int | None
     """The length asked for."""
     tuned: Block | None
-    """For that length, the best of the closed-form family of `attnlimit.icl.tuning`; None for tasks without one."""
+    """For that length, the best of the closed-form family of `attnlimit.icl.tuned`; None for tasks without one."""
     tuned_risk: float | None
 
     @property
@@ -95,20 +96,8 @@ class Transfer(Drawn):
         return words + f"; {self.curve.method})"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "task": repr(self.task),
-            "U": self.weights.U.tolist(),
-            "V": self.weights.V.tolist(),
-            "curve": self.curve.to_dict(),
-            "floor": self.floor.tolist(),
-            "floor_kind": self.floor_kind,
-            "zero_risk": self.zero_risk,
-            "rel_error": self.rel_error,
-            "needed": self.needed,
-            "length": self.length,
-            "tuned": None if self.tuned is None else {"A": self.tuned.A.tolist(), "b": self.tuned.b},
-            "tuned_risk": self.tuned_risk,
-        }
+        fields = record(self)
+        return {**fields.pop("weights"), **fields}
 
     def check(
         self,
@@ -173,54 +162,46 @@ def transfer(
     eps = as_positive(rel_error, "rel_error")
     asked = None if length is None else as_count(length, "length")
     theta = _solution(task, theta0)
-    weights = theta.embed() if isinstance(theta, Block) else theta
+    weights = theta.embed()
     zero = float(infinite_risk(task, *(torch.zeros_like(w) for w in weights)))
     reach = float(infinite_risk(task, *weights))
     exact = isinstance(theta, Block)
     lengths = sorted({*(EXACT_LENGTHS if exact else SAMPLED_LENGTHS), *([] if asked is None else [asked])})
     curve = finite_risk(task, theta, lengths, generator=generator)
-    floors, kind = _floors(task, lengths, reach)
+    floor, kind = _floor(task, lengths, reach)
 
     def enough(L: int) -> bool:
         risk = float(finite_risk(task, theta, [L]).risk[0])
-        return risk - float(_floors(task, [L], reach)[0]) <= eps * zero
+        return risk - float(_floor(task, [L], reach)[0]) <= eps * zero
 
-    good = (curve.risk - floors <= eps * zero).tolist()
+    good = (curve.risk - floor <= eps * zero).tolist()
     first = next((i for i in range(len(lengths)) if all(good[i:])), None)
     needed = None if first is None else lengths[first]
     if exact and needed is not None and first:
-        needed = _least(enough, lengths[first - 1], needed)
-    tune = asked is not None and isinstance(task, LinearRegression)
+        between = range(lengths[first - 1] + 1, needed)  # the excess falls with L
+        needed = between.start + bisect_left(between, True, key=enough)
+    tune = isinstance(task, LinearRegression)
     best, risk = tuned(task, asked) if tune and asked is not None else (None, None)
-    return Transfer(task, weights, curve, floors, kind, zero, eps, needed, asked, best, risk)
+    return Transfer(task, weights, curve, floor, kind, zero, eps, needed, asked, best, risk)
 
 
 def _solution(task: InContextTask, theta0: Theta | None) -> Weights | Block:
-    theta = None if theta0 is None else as_theta(task, theta0)
-    if theta is None:
+    if theta0 is None:
         return endpoint(regression(task, "transfer without theta0"))
+    theta = as_theta(task, theta0)
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         return endpoint(task, theta.conserved)
     return flow(task, theta, gradient_norm=1e-4, rtol=1e-6, atol=1e-8).end
 
 
-def _floors(task: InContextTask, lengths: list[int], reach: float) -> tuple[Tensor, str]:
+def _floor(task: InContextTask, lengths: list[int], reach: float) -> tuple[Tensor, str]:
     """The task's floor where it is known, but not below what an infinite prompt reaches."""
-    try:
-        floors = [task.floor(length) for length in lengths]
-    except NotKnown:
+    known = floors(task, tuple(lengths))
+    if known is None:
         words = "infinite-prompt risk (no floor known)"
         return torch.full((len(lengths),), reach, dtype=torch.float64), words
-    values = torch.tensor([floor.value for floor in floors], dtype=torch.float64)
-    kind = floors[0].kind
+    values = torch.tensor([floor.value for floor in known], dtype=torch.float64)
+    kind = known[0].kind
     if bool((values < reach - 1e-12).any()):
         kind += ", or the infinite-prompt risk where that is larger"
     return values.clamp_min(reach), kind
-
-
-def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The least L that is enough, between one that is not and one that is: the excess falls with L."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high

@@ -18,8 +18,8 @@ from attnlimit.icl.infinite import has_exact_risk, infinite_risk
 from attnlimit.icl.methods import Attention, Evaluation, Optimizer, Start
 from attnlimit.icl.pulls import finite_losses, finite_pull, infinite_pull
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.icl.weights import Block, Theta, as_theta, balanced
-from attnlimit.inputs import as_counts, as_generator, as_one_of, as_positive
+from attnlimit.icl.weights import Theta, as_theta, balanced
+from attnlimit.inputs import as_counts, as_generator, as_one_of
 
 PARTS, AT_ONCE = 16, 2**23
 """Evaluation prompts come in parts, whose spread gives standard errors: at least so many, of at most so many numbers."""
@@ -159,14 +159,13 @@ class Trial:
 
 
 def _start(task: InContextTask, init: Theta | float | int, base: int, seed: int) -> Float[Tensor, "2 D D"]:
-    if isinstance(init, tuple):
-        theta = as_theta(task, init)
-        return torch.stack(list(theta.embed() if isinstance(theta, Block) else theta))
-    scale, generator = as_positive(init, "init"), stream(base, START, seed, 0)
+    if not isinstance(init, float | int):
+        return torch.stack(as_theta(task, init).embed())
+    generator = stream(base, START, seed, 0)
     if isinstance(task, LinearRegression):
-        return torch.stack(list(balanced(task, scale, generator).embed()))
+        return torch.stack(balanced(task, init, generator).embed())
     D = task.token_dim
-    return scale / math.sqrt(D) * torch.randn(2, D, D, generator=generator, dtype=torch.float64)
+    return init / math.sqrt(D) * torch.randn(2, D, D, generator=generator, dtype=torch.float64)
 
 
 def _digest(*values: object) -> str:

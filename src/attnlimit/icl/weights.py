@@ -20,6 +20,10 @@ class Weights(NamedTuple):
     U: Float[Tensor, "D D"]
     V: Float[Tensor, "D D"]
 
+    def embed(self) -> Weights:
+        """These themselves; see `Block.embed`."""
+        return self
+
 
 class Block(NamedTuple):
     """U = [[A, 0], [0, 0]] and V = [[0, 0], [0, b]]: infinite-prompt regression predicts b wᵀΣA x_q."""

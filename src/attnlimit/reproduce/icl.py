@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -11,8 +12,8 @@ from attnlimit.icl import Training
 from attnlimit.icl.comparison import Comparison
 from attnlimit.icl.training import over_seeds, power_of_length
 from attnlimit.report.figures.icl_risk import risk_figure as draw_risks
-from attnlimit.report.figures.icl_trajectory import GAPS
-from attnlimit.report.figures.icl_trajectory import trajectory_figure as draw_trajectories
+from attnlimit.report.figures.icl_training import GAPS
+from attnlimit.report.figures.icl_training import trajectory_figure as draw_trajectories
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Reproduction, Runs, Verdict
 from attnlimit.studies.kind import Row
@@ -28,8 +29,7 @@ def exponent(lengths: Sequence[int], values: Tensor) -> tuple[float, Interval]:
     """The power of L of values (replicates, lengths), over the longer half of at least three: mean and t interval of the
     replicates' own."""
     from_ = min(len(lengths) // 2, max(0, len(lengths) - 3))
-    mean, low, high = power_of_length(lengths[from_:], values[:, from_:])
-    return float(mean), (float(low), float(high))
+    return over(power_of_length(lengths[from_:], values[:, from_:]))
 
 
 def over(values: Tensor) -> tuple[float, Interval]:
@@ -140,14 +140,6 @@ def table(spec: str, runs: Runs) -> list[Row]:
     ]  # fmt: skip
 
 
-def risk_table(runs: Runs) -> list[Row]:
-    return table(RISK, runs)
-
-
-def trajectory_table(runs: Runs) -> list[Row]:
-    return table(TRAJECTORY, runs)
-
-
 TUNED = 0.02
 """What the prediction leaves out: weights beyond its three parameters, and training that has not quite ended."""
 NOTE = (
@@ -174,7 +166,7 @@ RESULTS = (
         figure=risk_figure,
         verdicts=risk_verdicts,
         specs=(RISK,),
-        table=risk_table,
+        table=partial(table, RISK),
         notes=COLOURED,
     ),
     Reproduction(
@@ -185,7 +177,7 @@ RESULTS = (
         figure=trajectory_figure,
         verdicts=trajectory_verdicts,
         specs=(TRAJECTORY,),
-        table=trajectory_table,
+        table=partial(table, TRAJECTORY),
         notes=COLOURED,
     ),
 )

@@ -116,9 +116,13 @@ class InContextTask(ABC):
         if as_one_of(self.loss, LossKind, f"{self.name}.loss") == "logistic":
             return softplus(-target * prediction)
         square = (prediction - target).square() / 2
-        return square if self._scalar else square.sum(-1)
+        numbers = self.read(torch.zeros(self.token_dim)).ndim == 0  # not vectors
+        return square if numbers else square.sum(-1)
 
-    @property
-    def _scalar(self) -> bool:
-        """Whether predictions are numbers rather than vectors."""
-        return self.read(torch.zeros(self.token_dim)).ndim == 0
+
+def floors(task: InContextTask, lengths: tuple[int, ...]) -> tuple[Floor, ...] | None:
+    """The floor at each length; None where it is not known."""
+    try:
+        return tuple(task.floor(length) for length in lengths)
+    except NotKnown:
+        return None

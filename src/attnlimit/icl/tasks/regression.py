@@ -124,14 +124,12 @@ class LinearRegression(InContextTask):
     def bayes(self, prompts: Prompts) -> Float[Tensor, " B"]:
         """Ridge regression with the true variances, the Bayes prediction: x_qᵀP Xᵀ(X P Xᵀ + noise·I)⁻¹ y."""
         x, y = prompts.tokens[..., :-1], prompts.tokens[..., -1]
-        precision = torch.linalg.inv(self.vector_cov).to(x)
-        gram = x.mT @ x + self.noise * precision
-        side = (x.mT @ y[..., None])[..., 0]
         if self.noise == 0:  # fewer tokens than dimensions: the least P⁻¹-norm among all that fit
             root = self._roots[2].to(x)
             w = (root @ torch.linalg.pinv(x @ root) @ y[..., None])[..., 0]
         else:
-            w = torch.linalg.solve(gram, side)
+            gram = x.mT @ x + self.noise * torch.linalg.inv(self.vector_cov).to(x)
+            w = torch.linalg.solve(gram, (x.mT @ y[..., None])[..., 0])
         return (w * prompts.query[..., :-1]).sum(-1)
 
     def floor(self, length: int) -> Floor:

@@ -8,7 +8,7 @@ import torch
 
 from attnlimit.drawing import figure
 from attnlimit.icl.flow import WeightPath
-from attnlimit.icl.stationary import endpoint
+from attnlimit.icl.solutions import endpoint
 from attnlimit.icl.tasks import LinearRegression
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes
 

@@ -9,6 +9,7 @@ import torch
 
 from attnlimit.drawing import figure
 from attnlimit.icl.comparison import Comparison
+from attnlimit.report.figures.icl_training import seeds
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 ATTENTIONS = {"softmax": (BLUE, "o"), "linear": (ORANGE, "s")}
 
 
-def risk_figure(tasks: Sequence[Comparison], level: float = 0.95) -> Figure:
+def risk_figure(tasks: Sequence[Comparison]) -> Figure:
     """A panel a task: mean over seeds with t intervals; as lines the exact risk of weights tuned to that length without
     training, dashed that of the infinite-prompt solution, dotted ridge regression or another floor."""
     drawn, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks), height=4.6)
     for ax, task in zip(found, tasks, strict=True):
-        _panel(ax, task, level)
+        _panel(ax, task)
     handles = {
         label: handle for ax in found for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
@@ -31,8 +32,7 @@ def risk_figure(tasks: Sequence[Comparison], level: float = 0.95) -> Figure:
         handles.values(), handles.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
     )
     run = tasks[0].any_run
-    spread = f"{run.seeds} seeds, {level:.0%} intervals" if run.seeds > 1 else "one seed"
-    found[0].set_ylabel(f"risk after {run.steps[-1]:,} steps, {spread}")
+    found[0].set_ylabel(f"risk after {run.steps[-1]:,} steps, {seeds(run)}")
     return drawn
 
 
@@ -41,12 +41,12 @@ def _(task: Comparison) -> Figure:
     return risk_figure([task])
 
 
-def _panel(ax: Axes, task: Comparison, level: float) -> None:
+def _panel(ax: Axes, task: Comparison) -> None:
     order = sorted(range(len(task.lengths)), key=lambda m: task.lengths[m])
     L = torch.tensor(task.lengths, dtype=torch.float64)[order]
     for name, (colour, marker) in ATTENTIONS.items():
         if name in task.runs:
-            mean, low, high = (values[order] for values in task.ending(name, level))
+            mean, low, high = (values[order] for values in task.ending(name))
             ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
             ax.errorbar(L, mean, yerr=ends, fmt=marker, color=colour, markersize=5, capsize=3,
                         label=f"{name} attention, trained")  # fmt: skip

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlimit.report.figures.icl_lengths import lengths_figure
 from attnlimit.report.figures.icl_risk import risk_figure
-from attnlimit.report.figures.icl_trajectory import trajectory_figure
+from attnlimit.report.figures.icl_training import lengths_figure, trajectory_figure
 from attnlimit.report.figures.study import StudyFigure, pictures
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.icl import Trained, comparisons

@@ -42,10 +42,15 @@ def panels(columns: int, width: float = 10.4, height: float = 4.2) -> tuple[Figu
     figure = _figure_class()(figsize=(width, height), layout="constrained", dpi=150)
     found = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
     for ax in found:
-        ax.grid(True, which="major", color="0.9", linewidth=0.8)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
+        style(ax)
     return figure, found
+
+
+def style(ax: Axes) -> None:
+    """A faint grid behind the data, and no frame at the top and right."""
+    ax.grid(True, which="major", color="0.9", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 @cache

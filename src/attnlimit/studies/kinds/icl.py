@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, TypeAdapter
-from torch import Tensor
 
 from attnlimit.icl import (
     Classification,
@@ -27,7 +26,7 @@ from attnlimit.icl import (
 )
 from attnlimit.icl.comparison import Comparison, compared
 from attnlimit.icl.methods import Attention
-from attnlimit.icl.training import MEASURED, over_seeds
+from attnlimit.icl.training import MEASURED, OverSeeds, over_seeds
 from attnlimit.icl.trial import Trial
 from attnlimit.studies.fields import Fields, Sizes
 from attnlimit.studies.kind import Array, Cell, Column, Kind, Point, Result, Row, plain, short
@@ -159,10 +158,6 @@ class Trained(Result):
     test_risk: Array
     """(R, S, M, T)"""
 
-    @classmethod
-    def of(cls, what: Asked, found: Training) -> Trained:
-        return cls(what, **{name: getattr(found, name) for name in ARRAYS})
-
     @cached_property
     def training(self) -> Training:
         what = self.what
@@ -189,7 +184,7 @@ class Trained(Result):
             together[name] = None if found[0] is None else torch.cat(found, 1)
         return cls(parts[0].what, **together)
 
-    def ends(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    def ends(self) -> dict[str, OverSeeds]:
         """What was measured when training ended, at each length: mean over replicates and both ends of its 95 % interval."""
         found = {name: getattr(self, name) for name in ENDS}
         return {name: over_seeds(values[-1].T) for name, values in found.items() if values is not None}
@@ -226,18 +221,8 @@ class Trained(Result):
         return {"method": f"{self.training.method}; 95 % t intervals over replicates"}
 
 
-ARRAYS = (
-    "times",
-    "U",
-    "V",
-    "risk",
-    "risk_error",
-    "infinite_risk",
-    "gradient_gap",
-    "flow_risk",
-    "parameter_gap",
-    "test_risk",
-)
+ARRAYS = tuple(field.name for field in fields(Trained) if field.name != "what")
+"""What `Trained` has of a `Training`."""
 
 
 @lru_cache(maxsize=32)
@@ -307,7 +292,7 @@ def run(what: Asked, replicates: int, seed: int, place: Path | None) -> Trained:
     )
     if kept is not None:
         kept.unlink(missing_ok=True)
-    return Trained.of(what, found)
+    return Trained(what, **{name: getattr(found, name) for name in ARRAYS})
 
 
 def check(what: Asked) -> None:

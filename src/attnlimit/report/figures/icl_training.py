@@ -1,9 +1,9 @@
-"""Along training: risk, and how far weights and gradients are from the infinite-prompt flow."""
+"""Trainings: risk and distances to the infinite-prompt flow along the way, and in the end the risk at other prompt lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnlimit.drawing import figure
 from attnlimit.errors import InputError
-from attnlimit.icl.training import Training, over_seeds
-from attnlimit.report.figures.style import BLACK, axes
+from attnlimit.icl.training import LEVEL, Training, over_seeds
+from attnlimit.report.figures.style import BLACK, axes, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +27,7 @@ GAPS = {
 
 
 def trajectory_figure(
-    runs: Mapping[str, Training],
-    title: str = "",
-    *,
-    shown: Mapping[str, str] = RISK | GAPS,
-    level: float = 0.95,
+    runs: Mapping[str, Training], title: str = "", *, shown: Mapping[str, str] = RISK | GAPS
 ) -> Figure:
     """A row for each run, under its words; at most five lengths, evenly chosen, from light (short) to dark (long)."""
     if not runs:
@@ -42,7 +38,7 @@ def trajectory_figure(
     grid = drawn.subplots(len(runs), len(names), squeeze=False, sharex=True, sharey="col")
     for row, (words, run) in zip(grid, runs.items(), strict=True):
         for ax, name in zip(row, names, strict=True):
-            _panel(ax, run, name, level)
+            _along(ax, run, name)
             ax.set_ylabel(shown[name])
         row[0].set_ylabel(f"{words}\n\n{row[0].get_ylabel()}")
     for ax, name in zip(grid[-1], names, strict=True):  # a column shares its axis
@@ -51,8 +47,7 @@ def trajectory_figure(
     one = next(iter(runs.values()))
     for ax in grid[-1]:
         ax.set_xlabel("flow time = Σ step sizes" if one.times is not None else "training step")
-    spread = f"{one.seeds} seeds, {level:.0%} intervals" if one.seeds > 1 else "one seed"
-    grid[0, 0].legend(frameon=False, fontsize=7, title=spread, title_fontsize=7)
+    grid[0, 0].legend(frameon=False, fontsize=7, title=seeds(one), title_fontsize=7)
     if title:
         drawn.suptitle(title, fontsize=10)
     return drawn
@@ -63,18 +58,25 @@ def _(run: Training) -> Figure:
     return trajectory_figure({f"{run.attention} attention": run})
 
 
-def _panel(ax: Axes, run: Training, name: str, level: float) -> None:
-    from matplotlib import colormaps
+def lengths_figure(runs: Mapping[str, Training]) -> Figure:
+    """A panel for each run, under its words: risk at each test length, a line for each length trained on, at most five."""
+    if not all(run.test_lengths for run in runs.values()):
+        raise InputError("No other prompt lengths were tested: train with Evaluation(test_lengths=…).")
+    drawn, found = panels(len(runs), width=1.0 + 4.0 * len(runs))
+    for ax, (words, run) in zip(found, runs.items(), strict=True):
+        _at_other_lengths(ax, run)
+        ax.set_title(words, fontsize=10, loc="left")
+    found[0].set_ylabel("risk")
+    found[0].legend(frameon=False, fontsize=8)
+    return drawn
 
-    ax.grid(True, which="major", color="0.9", linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+
+def _along(ax: Axes, run: Training, name: str) -> None:
+    style(ax)
     x = torch.tensor(run.steps[1:]).double() if run.times is None else run.times[1:]
-    mean, low, high = over_seeds(getattr(run, name)[1:].movedim(1, -1), level)
+    mean, low, high = over_seeds(getattr(run, name)[1:].movedim(1, -1))
     least, _ = _ends(getattr(run, name)[1:])
-    chosen = some(run.lengths)
-    for k, m in enumerate(chosen):
-        colour = colormaps["viridis_r"](0.15 + 0.8 * k / max(1, len(chosen) - 1))
+    for m, colour in _some(run.lengths):
         above = mean[:, m].where(mean[:, m] > 0, torch.nan)
         ax.plot(x, above, color=colour, linewidth=1.4, label=f"L = {run.lengths[m]:,}")
         band = (low[:, m].clamp_min(least), high[:, m].clamp_min(least))
@@ -84,6 +86,22 @@ def _panel(ax: Axes, run: Training, name: str, level: float) -> None:
     ax.set(xscale="log", yscale="log")
 
 
+def _at_other_lengths(ax: Axes, run: Training) -> None:
+    mean, low, high = over_seeds(run.test_risk[-1].movedim(0, -1))
+    order = sorted(range(len(run.test_lengths)), key=lambda t: run.test_lengths[t])
+    n = [run.test_lengths[t] for t in order]
+    for m, colour in _some(run.lengths):
+        label = f"trained at L = {run.lengths[m]:,}"
+        ax.plot(n, mean[m, order], "o-", color=colour, markersize=4, label=label)
+        ax.fill_between(n, low[m, order], high[m, order], color=colour, alpha=0.15, linewidth=0)
+    ax.set(xscale="log", yscale="log", xlabel="prompt length at test")
+
+
+def seeds(run: Training) -> str:
+    """How many, and what intervals over them are shown."""
+    return f"{run.seeds} seeds, {LEVEL:.0%} intervals" if run.seeds > 1 else "one seed"
+
+
 def _ends(values: Float[Tensor, "R S M"]) -> tuple[float, float]:
     """Of the axis: 0 means no gap above the noise, which a logarithm cannot show."""
     means = values.mean(1)
@@ -91,9 +109,12 @@ def _ends(values: Float[Tensor, "R S M"]) -> tuple[float, float]:
     return (float(positive.min()) / 2, 1.5 * float(positive.max())) if positive.numel() else (1e-12, 1.0)
 
 
-def some(lengths: Sequence[int]) -> list[int]:
-    """Places of at most five lengths, evenly spread in order of size, the ends among them."""
+def _some(lengths: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """Places of at most five lengths, evenly spread in order of size, the ends among them, each with a colour."""
+    from matplotlib import colormaps
+
     order = sorted(range(len(lengths)), key=lambda m: lengths[m])
-    if len(order) <= SHOWN:
-        return order
-    return [order[round(k * (len(order) - 1) / (SHOWN - 1))] for k in range(SHOWN)]
+    if len(order) > SHOWN:
+        order = [order[round(k * (len(order) - 1) / (SHOWN - 1))] for k in range(SHOWN)]
+    for k, m in enumerate(order):
+        yield m, colormaps["viridis_r"](0.15 + 0.8 * k / max(1, len(order) - 1))

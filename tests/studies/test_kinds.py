@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import attnlimit as al
-from attnlimit.studies import StoreError, derive, open_run, run_study, study_from
+from attnlimit.studies import StoreError, derive, open_run, run_study, study_from, summary
 from attnlimit.studies.kind import kind, kinds
 from attnlimit.studies.kinds.convergence import Measured
 from attnlimit.studies.points import points, tasks
@@ -159,7 +159,7 @@ def test_exact_is_the_exact_curve():
     assert second.rms.n == (10**12,)
     run_study(study, "run")
     with open_run("run") as found:
-        record = derive(found)
+        record = summary(derive(found))
     assert [point["varies"]["n"] for point in record["points"]] == ["[100, 1000]", "[1000000000000]"]
     assert record["points"][0]["rates"]["rms"] == pytest.approx((2**0.5 - 1) / 4)
 

@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -70,16 +69,6 @@ class Findings:
     """Those that have results."""
     failures: list[Failure] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
-
-    def __getitem__(self, name: str) -> Any:
-        """Of the summary: for those that read it still."""
-        return self._record[name]
-
-    @cached_property
-    def _record(self) -> Any:
-        from attnlimit.studies.tables import summary
-
-        return summary(self)
 
 
 class StudyRun:

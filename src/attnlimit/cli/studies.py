@@ -19,7 +19,6 @@ from attnlimit.report.html.page import page
 from attnlimit.report.html.study import shown_table, study_page
 from attnlimit.studies import (
     Findings,
-    Finished,
     Processes,
     Serial,
     Stop,
@@ -80,11 +79,15 @@ def go(
             study, folder, lambda stop: _executor(stop, study, count, dask), report=lambda now: step(*now)
         )
     if finished.interrupted and finished.done < finished.total:
-        _stopped(finished)
+        # tables and figures are not made now: whoever stops a run wants it to end
+        why = f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept."
+        _leave(why, "Go on", folder, 130)
     found = _derived(folder)
     tell(found, folder, as_json)
     if finished.failed:
-        _failed(finished, found)
+        last = found.failures[-1]
+        why = f"{counted(finished.failed, 'task')} failed; the last {last.how}: {last.last_line}\n"
+        _leave(f"{why}All tracebacks are in summary.json, under failures.", "Try again", folder, 1)
 
 
 def _processes(study: Study) -> int:
@@ -157,27 +160,10 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 
-def _stopped(finished: Finished) -> NoReturn:
-    """Tables and figures are not made now: whoever stops a run wants it to end."""
-    err.print(
-        f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept. "
-        f"Go on: attnlimit sweep {finished.folder} --resume",
-        markup=False,
-        soft_wrap=True,
-    )
-    raise typer.Exit(130)
-
-
-def _failed(finished: Finished, found: Findings) -> NoReturn:
-    last = found.failures[-1]
-    err.print(
-        f"{counted(finished.failed, 'task')} failed; the last {last.how}: {last.last_line}\n"
-        "All tracebacks are in summary.json, under failures. "
-        f"Try again: attnlimit sweep {finished.folder} --resume",
-        markup=False,
-        soft_wrap=True,
-    )
-    raise typer.Exit(1)
+def _leave(why: str, advice: str, folder: Path, code: int) -> NoReturn:
+    words = f"{why} {advice}: attnlimit sweep {folder} --resume"
+    err.print(words, markup=False, soft_wrap=True)
+    raise typer.Exit(code)
 
 
 def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool) -> None:
@@ -195,8 +181,5 @@ def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool)
         ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
     ]
     out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))
-    out.print(
-        f"Estimated from {found.calibration}. Run directory: {folder}",
-        markup=False,
-        soft_wrap=True,
-    )
+    told = f"Estimated from {found.calibration}. Run directory: {folder}"
+    out.print(told, markup=False, soft_wrap=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.table import Table
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
 from attnlimit.cli.model_options import Device, Dtype, Model, Text, loaded_model
 from attnlimit.errors import MissingExtra
 from attnlimit.numerics.words import counted
@@ -58,7 +57,7 @@ def analyze(
             rel_error=rel_error,
             reading=reading,
             progress=step,
-            before=lambda memory: err.print(f"Memory: {memory}.", highlight=False),
+            before=lambda memory: err.print(f"Memory: {memory}."),
         )
     run.save(folder)
     figures = _figures(run, folder)
@@ -67,10 +66,8 @@ def analyze(
         print_json(run.to_dict())
         return
     _show(run)
-    out.print(
-        f"Run: {folder}/run.json, heads.parquet{', ' if figures else ''}{', '.join(figures)}", highlight=False
-    )
-    out.print(f"Report: {report} (open it in a browser)", highlight=False)
+    out.print(f"Run: {folder}/run.json, heads.parquet{', ' if figures else ''}{', '.join(figures)}")
+    out.print(f"Report: {report} (open it in a browser)")
 
 
 def _figures(run: Run, folder: Path) -> list[str]:
@@ -80,7 +77,7 @@ def _figures(run: Run, folder: Path) -> list[str]:
         for name, draw in (("heatmap", heat_map), ("curves", curves), ("slopes", slopes)):
             save(draw(run), folder / f"{name}.png")
     except MissingExtra as missing:
-        err.print(f"No figures: {missing}", highlight=False)
+        err.print(f"No figures: {missing}")
         return []
     return ["heatmap.png", "curves.png", "slopes.png"]
 
@@ -94,14 +91,11 @@ def _show(run: Run) -> None:
     title = (
         f"Keys a query reads for {percent} error: {facts.model}, {facts.population} of {facts.tokens} tokens"
     )
-    grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    grid.add_column("layer", justify="right")
-    for head in range(heads):
-        grid.add_column(f"h{head}", justify="right")
+    rows = []
     for layer in range(layers):
         places = [(layer, head) for head in range(heads)]
-        grid.add_row(str(layer), *(_cell(need[at], visible[at]) if at in need else "" for at in places))
-    out.print(grid)
+        rows.append([str(layer), *(_cell(need[at], visible[at]) if at in need else "" for at in places)])
+    out.print(table(title, ["layer", *(f"h{head}" for head in range(heads))], rows))
     total, seen = sum(one.keys for one in need.values()), sum(visible.values())
     enough = sum(not one.all for one in need.values())
     lines = [
@@ -120,7 +114,7 @@ def _show(run: Run) -> None:
         )
     passages = counted(facts.passages, "passage")
     lines.append(f"Method: {facts.method}; {facts.queries} queries, {passages}, seed {facts.seed}.")
-    out.print("\n".join(lines), highlight=False, markup=False)
+    out.print("\n".join(lines), markup=False)
 
 
 def _cell(need: Needed, visible: float) -> str:

@@ -9,38 +9,19 @@ from typing import Annotated
 import torch
 import typer
 
+import attnlimit as al
 from attnlimit.bounds import Bound, all_bounds
-from attnlimit.cli.common import (
-    AsJson,
-    Cov,
-    Dim,
-    Horizon,
-    MatrixA,
-    MatrixV,
-    MeasureName,
-    Scale,
-    Sizes,
-    guarded,
-    head_of,
-    law_of,
-    out,
-    print_json,
-    table,
-    whole_numbers,
-)
+from attnlimit.cli.common import AsJson, Sizes, guarded, out, print_json, table, whole_numbers
+from attnlimit.cli.law_options import of_law
 from attnlimit.errors import HypothesisFailed
 from attnlimit.inputs import as_positive
 
 
 @guarded
+@of_law("sphere", 3)
 def bound(
-    measure: MeasureName = "sphere",
-    dim: Dim = 3,
-    cov: Cov = None,
-    scale: Scale = 1.0,
-    horizon: Horizon = None,
-    A: MatrixA = None,
-    V: MatrixV = None,
+    law: al.Measure,
+    head: al.Head,
     n: Sizes = "1e2,1e4,1e6",
     query_radius: Annotated[float, typer.Option(help="Queries have norm up to this.")] = 1.0,
     delta: Annotated[
@@ -49,8 +30,6 @@ def bound(
     as_json: AsJson = False,
 ) -> None:
     """Proved upper bounds on the error of n-token attention, with explicit constants and their hypotheses."""
-    law = law_of(measure, dim, cov, scale)
-    head = head_of(law, horizon, A, V)
     sizes = whole_numbers(n)
     x = torch.zeros(head.query_dim, dtype=torch.float64)
     x[0] = as_positive(query_radius, "--query-radius")
@@ -64,9 +43,9 @@ def bound(
     ]
     out.print(table(f"{law!r}", ["bound", "kind", *(f"n = {size:,}" for size in sizes)], rows))
     for one in found:
-        out.print(f"[bold]{one.name}[/]: {one.formula}", highlight=False)
+        out.print(f"[bold]{one.name}[/]: {one.formula}")
     for name, why in refused.items():
-        out.print(f"[bold]{name}[/] is refused: {why}", highlight=False)
+        out.print(f"[bold]{name}[/] is refused: {why}")
 
 
 def _bounds(known: Mapping[str, object]) -> tuple[list[Bound], dict[str, str]]:

@@ -36,12 +36,11 @@ def budget(
         print_json(budgets.to_dict())
         return
     dense = sum(1 for one in budgets.entries if one.n is None)
-    out.print(f"{budgets!r}", highlight=False)
+    out.print(f"{budgets!r}")
     share = "" if budgets.share is None else f", {100 * budgets.share:.1f} % of full attention"
     kept = sum(1 for one in budgets.entries if one.n is not None and one.sampling.kept)
     out.print(
         f"Keys read by a query, all heads: {budgets.total:,.0f}{share}; of {len(budgets.entries)} heads {kept} keep some keys, "
         f"{dense} read all.",
-        highlight=False,
     )
-    out.print(f"Budgets: {file}", highlight=False)
+    out.print(f"Budgets: {file}")

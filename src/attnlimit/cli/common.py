@@ -1,4 +1,4 @@
-"""What the commands share: ranges, laws and heads from options, output, errors."""
+"""What the commands share: ranges, output, errors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-import attnlimit as al
 from attnlimit.errors import AttnlimitError, InputError
-from attnlimit.files.arrays import open_rows
 from attnlimit.files.records import finite
-from attnlimit.measures import laws
 
 if TYPE_CHECKING:
     from attnlimit.studies import Cost
@@ -29,25 +25,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-out, err = Console(), Console(stderr=True)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
-LAWS = {name: law for name, law in laws().items() if law.spec.on_command_line}
-"""The laws that a dimension and a size make."""
-MeasureName = Annotated[
-    str, typer.Option("--measure", help=f"Token law: {', '.join([*LAWS][:-1])} or {[*LAWS][-1]}.")
-]
-Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
-Cov = Annotated[
-    str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
-]
-Scale = Annotated[
-    float, typer.Option("--scale", help="Radius of the sphere or ball, half-width, Laplace scale.")
-]
-Horizon = Annotated[
-    float | None, typer.Option("--horizon", help="Horizon H of the head: A is the multiple of I that has it.")
-]
-MatrixA = Annotated[str | None, typer.Option("--A", help="Score matrix A as a .npy/.safetensors file.")]
-MatrixV = Annotated[str | None, typer.Option("--V", help="Value matrix V as a file (default: identity).")]
 Sizes = Annotated[
     str, typer.Option("--n", help="Numbers of tokens: 1e3, 1e2,1e4,1e6 or 1e3:1e9:12 (log-spaced).")
 ]
@@ -63,9 +42,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except AttnlimitError as problem:
-            err.print(
-                f"[bold red]error:[/] {type(problem).__name__}:", str(problem), highlight=False, markup=True
-            )
+            err.print(f"[bold red]error:[/] {type(problem).__name__}:", str(problem))
             raise typer.Exit(2) from problem
         except KeyboardInterrupt as stop:
             err.print(
@@ -109,47 +86,6 @@ def whole_numbers(text: str, name: str = "--n") -> list[int]:
     return sorted({round(value) for value in numbers(text, name)} - {0})
 
 
-def law_of(measure: str, dim: int, cov: str | None, scale: float) -> al.Measure:
-    """The token law that the options describe."""
-    if measure not in LAWS:
-        raise InputError(f"--measure must be one of {', '.join(LAWS)}; got {measure!r}.")
-    law = LAWS[measure]
-    if cov is None:
-        return law.sized(dim, scale)
-    if "cov" not in law.spec.fields:
-        takers = " and ".join(name for name, one in LAWS.items() if "cov" in one.spec.fields)
-        raise InputError(f"--cov is for {takers} tokens; {measure} takes --scale.")
-    value = torch.tensor(float(cov), dtype=torch.float64) if _is_number(cov) else _matrix(cov)
-    fields = law.spec.filled(dim if _is_number(cov) else None, scale)
-    return law.from_spec(torch.empty(0, dtype=torch.float64), **fields | {"cov": value})
-
-
-def head_of(law: al.Measure, horizon: float | None, A: str | None, V: str | None) -> al.Head:
-    """The head that the options describe: A from a file, or the multiple of the identity with that horizon."""
-    if (horizon is None) == (A is None):
-        raise InputError("Give the head either by --horizon H or by --A FILE.")
-    values = None if V is None else _matrix(V)
-    if A is not None:
-        return al.Head(_matrix(A), values)
-    if horizon is None or not 0 <= horizon < math.inf:
-        raise InputError(f"--horizon must be a number of at least 0, got {horizon}.")
-    top = float(torch.linalg.matrix_norm(law.covariance, 2))
-    return al.Head(horizon / top * torch.eye(law.dim, dtype=torch.float64), values)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _matrix(path: str) -> Any:
-    file = open_rows(path)
-    return file.rows(0, file.shape[0]).double()
-
-
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A compact table, numbers to the right."""
     grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
@@ -191,9 +127,25 @@ def print_json(result: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing in a pipe; yields a function of (done, total)."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def progress(what: str, rate_of: str = "") -> Iterator[Callable[..., None]]:
+    """A bar on a terminal, nothing in a pipe; yields a function of (done, total, failed). With `rate_of`, how many of these
+    end in a second."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[failed]}", style="red"),
+    )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(what, total=None, rate="", failed="")
+
+        def step(done: int, total: int, failed: int = 0) -> None:
+            speed = bar.tasks[task].speed if rate_of else None
+            rate = "" if speed is None else f"{speed:.3g} {rate_of}/s"
+            bar.update(
+                task, completed=done, total=total, rate=rate, failed=f"{failed} failed" if failed else ""
+            )
+
+        yield step

@@ -7,36 +7,16 @@ from typing import Annotated
 import typer
 
 import attnlimit as al
-from attnlimit.cli.common import (
-    AsJson,
-    Cov,
-    Dim,
-    Horizon,
-    MatrixA,
-    MatrixV,
-    MeasureName,
-    Scale,
-    guarded,
-    head_of,
-    law_of,
-    numbers,
-    out,
-    print_json,
-    progress,
-    table,
-)
+from attnlimit.cli.common import AsJson, guarded, numbers, out, print_json, progress, table
+from attnlimit.cli.law_options import of_law
 from attnlimit.errors import InputError
 
 
 @guarded
+@of_law()
 def complexity(
-    measure: MeasureName = "gaussian",
-    dim: Dim = 1,
-    cov: Cov = None,
-    scale: Scale = 1.0,
-    horizon: Horizon = None,
-    A: MatrixA = None,
-    V: MatrixV = None,
+    law: al.Measure,
+    head: al.Head,
     rel_error: Annotated[
         str | None, typer.Option(help="Errors relative to the outputs' size: 0.05, or 0.01,0.05,0.1.")
     ] = None,
@@ -46,8 +26,6 @@ def complexity(
     """Least number of tokens n(ε) whose attention is within ε of the infinite-token limit (exact, to the token)."""
     if rel_error is not None and abs_error is not None:
         raise InputError("Give either --rel-error or --abs-error, not both.")
-    law = law_of(measure, dim, cov, scale)
-    head = head_of(law, horizon, A, V)
     name = "rel_error" if abs_error is None else "abs_error"
     wanted = numbers(abs_error or rel_error or "0.05", f"--{name.replace('_', '-')}")
     results = []
@@ -64,7 +42,4 @@ def complexity(
     out.print(
         table(f"{law!r}, horizon {al.horizon(head, law):.3g}", [name, "error allowed", "tokens n(ε)"], rows)
     )
-    out.print(
-        f"Error: rms over queries; relative to {results[0].scale}. Method: {results[0].method}.",
-        highlight=False,
-    )
+    out.print(f"Error: rms over queries; relative to {results[0].scale}. Method: {results[0].method}.")

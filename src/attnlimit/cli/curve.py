@@ -8,26 +8,8 @@ from typing import Annotated
 import typer
 
 import attnlimit as al
-from attnlimit.cli.common import (
-    AsJson,
-    Cov,
-    Dim,
-    Horizon,
-    MatrixA,
-    MatrixV,
-    MeasureName,
-    Plot,
-    Scale,
-    Sizes,
-    guarded,
-    head_of,
-    law_of,
-    out,
-    print_json,
-    progress,
-    table,
-    whole_numbers,
-)
+from attnlimit.cli.common import AsJson, Plot, Sizes, guarded, out, print_json, progress, table, whole_numbers
+from attnlimit.cli.law_options import of_law
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import PowerFit, Rates, rates
@@ -40,14 +22,10 @@ from attnlimit.sampling.setup import MANY
 
 
 @guarded
+@of_law()
 def curve(
-    measure: MeasureName = "gaussian",
-    dim: Dim = 1,
-    cov: Cov = None,
-    scale: Scale = 1.0,
-    horizon: Horizon = None,
-    A: MatrixA = None,
-    V: MatrixV = None,
+    law: al.Measure,
+    head: al.Head,
     n: Sizes = "1e1:1e9:9",
     method: Annotated[str, typer.Option(help="exact, or monte-carlo.")] = "exact",
     statistic: Annotated[
@@ -68,8 +46,6 @@ def curve(
 
     Exact by default: (E_x E‖Γₙ − Γ‖²)^½ (rms) and E_x (E‖Γₙ − Γ‖²)^½ (mean_rms) over random queries, no Monte Carlo.
     """
-    law = law_of(measure, dim, cov, scale)
-    head = head_of(law, horizon, A, V)
     sizes = whole_numbers(n)
     if method == "exact":
         _exact(head, law, sizes, as_json, plot)
@@ -104,12 +80,8 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
-        where = save(
-            curve_figure(
-                rms, mean_rms, rates=asymptotic, title=f"{law!r}, horizon {al.horizon(head, law):.3g}"
-            ),
-            plot,
-        )
+        title = f"{law!r}, horizon {al.horizon(head, law):.3g}"
+        where = save(curve_figure(rms, mean_rms, rates=asymptotic, title=title), plot)
     if as_json:
         both = {one.statistic: one.to_dict() for one in (rms, mean_rms)}
         slopes = {"local_slope": rms.local_slopes().tolist()}
@@ -127,17 +99,12 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     )
     out.print(table(f"{law!r}", ["tokens n", "rms", "mean rms", "local exponent", "rms / ‖Γ‖"], list(rows)))
     methods = dict.fromkeys((rms.method, mean_rms.method))
-    out.print(f"Method: {'; mean rms '.join(methods)}.", highlight=False)
-    if asymptotic is not None:
-        out.print(f"As n → ∞: {asymptotic!r}", highlight=False)
-    if where is not None:
-        out.print(f"Figure: {where}", highlight=False)
+    out.print(f"Method: {'; mean rms '.join(methods)}.")
+    _say_last(asymptotic, where)
 
 
 def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, plot: Path | None) -> None:
-    where = None
-    if plot is not None:
-        where = save(convergence_figure(result, asymptotic), plot)
+    where = None if plot is None else save(convergence_figure(result, asymptotic), plot)
     fit = _fit(result)
     if as_json:
         exponents = None if asymptotic is None else asymptotic.to_dict()
@@ -150,13 +117,17 @@ def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, p
         )
     ]
     out.print(table(f"{result.statistic} error", ["tokens n", "rms", "95 %"], rows))
-    out.print(f"Method: {result.method}. Reference: {result.reference}.", highlight=False)
+    out.print(f"Method: {result.method}. Reference: {result.reference}.")
     if fit is not None:
-        out.print(f"Fitted over these n: {fit!r}", highlight=False)
+        out.print(f"Fitted over these n: {fit!r}")
+    _say_last(asymptotic, where)
+
+
+def _say_last(asymptotic: Rates | None, figure: Path | None) -> None:
     if asymptotic is not None:
-        out.print(f"As n → ∞: {asymptotic!r}", highlight=False)
-    if where is not None:
-        out.print(f"Figure: {where}", highlight=False)
+        out.print(f"As n → ∞: {asymptotic!r}")
+    if figure is not None:
+        out.print(f"Figure: {figure}")
 
 
 def _fit(result: Convergence) -> PowerFit | None:

@@ -93,7 +93,7 @@ def doctor(as_json: AsJson = False) -> None:
             grid.add_row(*cells)
         out.print(grid)
     for note in found.notes:
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
+        out.print(note, markup=False, soft_wrap=True)
 
 
 def examine() -> Examined:

@@ -94,7 +94,7 @@ def downstream(
         print_json(record)
         return
     _show(curve, comparison, policy)
-    out.print(f"Written: {folder}/downstream.json{figures}", highlight=False)
+    out.print(f"Written: {folder}/downstream.json{figures}")
 
 
 def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path) -> str:
@@ -106,7 +106,7 @@ def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path
             return ", downstream.png"
         save(thirds_figure(curve), folder / "thirds.png")
     except MissingExtra as missing:
-        err.print(f"No figures: {missing}", highlight=False)
+        err.print(f"No figures: {missing}")
         return ""
     return ", downstream.png, thirds.png"
 
@@ -135,6 +135,5 @@ def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str) ->
     out.print(
         f"\nKeys: distinct ones per query and head ({kept}). {curve.per_example.shape[2]} examples, "
         f"{len(curve.seeds)} seeds, {curve.level:.0%} intervals. {name.capitalize()}: {curve.full.unit}.",
-        highlight=False,
         markup=False,
     )

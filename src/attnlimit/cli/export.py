@@ -34,4 +34,4 @@ def export(
     with open_run(run) as found:
         for one in FORMATS if form == "all" else (form,):
             for path in written(found, one, file):
-                out.print(f"Written: {path}", highlight=False, markup=False)
+                out.print(f"Written: {path}", markup=False)

@@ -6,22 +6,9 @@ from typing import Annotated
 
 import typer
 
-from attnlimit.cli.common import (
-    AsJson,
-    Cov,
-    Dim,
-    MeasureName,
-    Plot,
-    Scale,
-    Sizes,
-    guarded,
-    law_of,
-    numbers,
-    out,
-    print_json,
-    table,
-    whole_numbers,
-)
+import attnlimit as al
+from attnlimit.cli.common import AsJson, Plot, Sizes, guarded, numbers, out, print_json, table, whole_numbers
+from attnlimit.cli.law_options import of_law
 from attnlimit.exact.phase import AVERAGING, FEW_KEYS, ONE_KEY, phase_diagram
 from attnlimit.report.figures.phase import phase_figure
 from attnlimit.report.figures.style import save
@@ -30,11 +17,9 @@ MARKS = {AVERAGING: " ", FEW_KEYS: "*", ONE_KEY: "!"}
 
 
 @guarded
+@of_law()
 def phase(
-    measure: MeasureName = "gaussian",
-    dim: Dim = 1,
-    cov: Cov = None,
-    scale: Scale = 1.0,
+    law: al.Measure,
     kappa: Annotated[
         str, typer.Option(help="Spread of the scores (inverse temperature), a range.")
     ] = "0.25:8:31",
@@ -43,10 +28,8 @@ def phase(
     plot: Plot = None,
 ) -> None:
     """Error of attention over the plane of score spread κ and tokens n, with the two lines of the random energy model."""
-    diagram = phase_diagram(law_of(measure, dim, cov, scale), numbers(kappa, "--kappa"), whole_numbers(n))
-    where = None
-    if plot is not None:
-        where = save(phase_figure(diagram), plot)
+    diagram = phase_diagram(law, numbers(kappa, "--kappa"), whole_numbers(n))
+    where = None if plot is None else save(phase_figure(diagram), plot)
     if as_json:
         print_json(diagram.to_dict())
         return
@@ -60,10 +43,10 @@ def phase(
     ]
     heads = ["κ", *(f"n = {diagram.n[j]:.0e} " for j in columns)]
     out.print(table(f"Relative rms error, {diagram.law}", heads, rows))
-    out.print("No mark: averaging; *: few keys dominate; !: one key takes all.", highlight=False)
-    out.print(f"Method: {diagram.method}.", highlight=False)
+    out.print("No mark: averaging; *: few keys dominate; !: one key takes all.")
+    out.print(f"Method: {diagram.method}.")
     if where is not None:
-        out.print(f"Figure: {where}", highlight=False)
+        out.print(f"Figure: {where}")
 
 
 def _spaced(count: int, most: int) -> list[int]:

@@ -26,6 +26,5 @@ def report(
     written = write_report(run, file)
     out.print(
         f"Report: {written} ({written.stat().st_size / 1e6:.1f} MB). Open it in a browser.",
-        highlight=False,
         markup=False,
     )

@@ -51,7 +51,7 @@ def reproduce(
             with progress(one) as step:
                 done = run(ready, progress=lambda _, now: step(now.done, now.total))
         except Interrupted as stopped:
-            err.print(f"{stopped} The same command goes on from there.", highlight=False, markup=False)
+            err.print(f"{stopped} The same command goes on from there.", markup=False)
             raise typer.Exit(130) from stopped
         records.append(done.record.to_dict())
         if not as_json:
@@ -74,15 +74,15 @@ def _list(found: list[Reproduction], as_json: bool) -> None:
         grid.add_row(one.name, escape(one.title))
     out.print(grid)
     text = "attnlimit reproduce NAME runs one of them, all runs them all; --quick for a small version."
-    out.print(text, highlight=False)
+    out.print(text)
 
 
 def _estimated(ready: Prepared) -> Prepared:
     """What it is and how long it will take, on standard error, before it starts."""
     say = f"{ready.result.name}: {ready.result.title}"
-    err.print(say, style="bold", highlight=False, markup=False, soft_wrap=True)
+    err.print(say, style="bold", markup=False, soft_wrap=True)
     if ready.quick:
-        err.print("Estimated time: under a minute (quick size).", highlight=False)
+        err.print("Estimated time: under a minute (quick size).")
         return ready
     ready = ready.estimated()
     found = list(ready.costs.values())
@@ -92,7 +92,7 @@ def _estimated(ready: Prepared) -> Prepared:
         time = f"{time} more" if any(one.likely_seconds for one in found) else "none, it is all there"
     more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
     text = f"Estimated time on {counted(ready.workers, 'core')}: {time} ({counted(points, 'point')}, {counted(tasks, 'task')}{more})."
-    err.print(text, highlight=False, markup=False, soft_wrap=True)
+    err.print(text, markup=False, soft_wrap=True)
     return ready
 
 
@@ -110,9 +110,9 @@ def _say(done: Reproduced) -> None:
         grid.add_row(outcome, f"{escape(one.claim)}\n[dim]{escape(numbers)}[/]")
     out.print(grid)
     for text in done.record.summary:
-        out.print(text, highlight=False, markup=False)
+        out.print(text, markup=False)
     names = ", ".join(path.name for path in done.files)
-    out.print(f"Files in {done.folder}: {names}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"Files in {done.folder}: {names}", markup=False, soft_wrap=True)
 
 
 def _interval(one: Verdict) -> str:

@@ -52,4 +52,4 @@ def runs(
     heading = ["run", "kind", "state", "tasks", "failed", "last result"]
     out.print(table(f"Runs in {escape(str(folder))}", heading, rows))
     for one in broken:
-        err.print(f"{one['folder']}: {one['problem']}", highlight=False, markup=False)
+        err.print(f"{one['folder']}: {one['problem']}", markup=False)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attnlimit.cli.common import err, out, print_json, table, time_of
+from attnlimit.cli.common import err, out, print_json, progress, table, time_of
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import write_text
 from attnlimit.numerics.words import counted
@@ -21,7 +19,6 @@ from attnlimit.report.html.page import page
 from attnlimit.report.html.study import shown_table, study_page
 from attnlimit.studies import (
     Findings,
-    Finished,
     Processes,
     Serial,
     Stop,
@@ -36,13 +33,11 @@ from attnlimit.studies import (
     run_study,
     summary,
 )
-from attnlimit.studies import Progress as Done
 from attnlimit.studies.executors import Executor
-from attnlimit.studies.folder import SUMMARY
 from attnlimit.studies.machine import cores
 from attnlimit.studies.spec import labels
 from attnlimit.studies.store import NAME
-from attnlimit.studies.tables import write_summary
+from attnlimit.studies.tables import SUMMARY, write_summary
 
 SHOWN = 24
 
@@ -79,14 +74,20 @@ def go(
 ) -> None:
     """Run it, write what follows from the store, tell what was found and how it ended."""
     count = workers or _processes(study)
-    with _bar(study.name) as step:
-        finished = run_study(study, folder, lambda stop: _executor(stop, study, count, dask), report=step)
+    with progress(study.name, rate_of="tasks") as step:
+        finished = run_study(
+            study, folder, lambda stop: _executor(stop, study, count, dask), report=lambda now: step(*now)
+        )
     if finished.interrupted and finished.done < finished.total:
-        _stopped(finished)
+        # tables and figures are not made now: whoever stops a run wants it to end
+        why = f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept."
+        _leave(why, "Go on", folder, 130)
     found = _derived(folder)
     tell(found, folder, as_json)
     if finished.failed:
-        _failed(finished, found)
+        last = found.failures[-1]
+        why = f"{counted(finished.failed, 'task')} failed; the last {last.how}: {last.last_line}\n"
+        _leave(f"{why}All tracebacks are in summary.json, under failures.", "Try again", folder, 1)
 
 
 def _processes(study: Study) -> int:
@@ -101,35 +102,8 @@ def _executor(stop: Stop, study: Study, workers: int, dask: str | None) -> Execu
             )
         return Serial(stop) if workers == 1 else Processes(workers, study.threads)
     cluster = connect(dask, workers, study.threads, labels(study))
-    err.print(f"Dask dashboard: {cluster.dashboard}", highlight=False, markup=False)
+    err.print(f"Dask dashboard: {cluster.dashboard}", markup=False)
     return cluster
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[Done], None]]:
-    """Tasks done, rate, time left and failures, on a terminal only."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[failed]}", style="red"),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(name, total=None, rate="", failed="")
-
-        def step(now: Done) -> None:
-            speed = bar.tasks[task].speed
-            bar.update(
-                task,
-                completed=now.done,
-                total=now.total,
-                rate="" if speed is None else f"{speed:.3g} tasks/s",
-                failed=f"{now.failed} failed" if now.failed else "",
-            )
-
-        yield step
 
 
 def _derived(folder: Path) -> Findings:
@@ -139,7 +113,7 @@ def _derived(folder: Path) -> Findings:
     try:
         _draw(found, folder)
     except MissingExtra as missing:
-        err.print(f"No figures: {missing}", highlight=False, markup=False)
+        err.print(f"No figures: {missing}", markup=False)
     write_text(folder / "report.html", page(study_page(found)))
     return found
 
@@ -172,12 +146,12 @@ def _say(found: Findings, folder: Path) -> None:
         ]  # would only make the table too wide
         if same:
             every = "On every line: " if differ else ""
-            out.print(f"{every}{', '.join(same)}.", highlight=False, soft_wrap=True)
+            out.print(f"{every}{', '.join(same)}.", soft_wrap=True)
     if len(told.rows) > SHOWN:
-        out.print(f"… and {len(told.rows) - SHOWN:,} more lines, see report.html.", highlight=False)
+        out.print(f"… and {len(told.rows) - SHOWN:,} more lines, see report.html.")
     drawn = ", ".join(f"figures/{path.name}" for path in sorted((folder / "figures").glob("*.png")))
     files = f"report.html, summary.json, results.parquet{', ' if drawn else ''}{drawn}"
-    out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"Run: {folder} ({files})", markup=False, soft_wrap=True)
 
 
 def _cell(value: object) -> str:
@@ -186,29 +160,10 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 
-def _stopped(finished: Finished) -> NoReturn:
-    """Tables and figures are not made now: whoever stops a run wants it to end."""
-    err.print(
-        f"Stopped with {finished.done:,} of {finished.total:,} tasks done, all kept. "
-        f"Go on: attnlimit sweep {finished.folder} --resume",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    raise typer.Exit(130)
-
-
-def _failed(finished: Finished, found: Findings) -> NoReturn:
-    last = found.failures[-1]
-    err.print(
-        f"{counted(finished.failed, 'task')} failed; the last {last.how}: {last.last_line}\n"
-        "All tracebacks are in summary.json, under failures. "
-        f"Try again: attnlimit sweep {finished.folder} --resume",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    raise typer.Exit(1)
+def _leave(why: str, advice: str, folder: Path, code: int) -> NoReturn:
+    words = f"{why} {advice}: attnlimit sweep {folder} --resume"
+    err.print(words, markup=False, soft_wrap=True)
+    raise typer.Exit(code)
 
 
 def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool) -> None:
@@ -226,9 +181,5 @@ def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool)
         ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
     ]
     out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))
-    out.print(
-        f"Estimated from {found.calibration}. Run directory: {folder}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    told = f"Estimated from {found.calibration}. Run directory: {folder}"
+    out.print(told, markup=False, soft_wrap=True)

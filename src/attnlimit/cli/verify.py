@@ -108,9 +108,9 @@ def _show(result: Verification) -> None:
     if result.divergence is not None:
         logits = f"KL {result.divergence!r} nats per position, same first choice in {result.agreement!r}"
         lines.insert(0, f"Logits: {logits}.")
-    out.print("\n".join(lines), highlight=False, markup=False)
+    out.print("\n".join(lines), markup=False)
     colour = "green" if result.holds else "red"
-    out.print(result.verdict, style=f"bold {colour}", highlight=False, markup=False)
+    out.print(result.verdict, style=f"bold {colour}", markup=False)
 
 
 def _mean(values: list[float]) -> str:

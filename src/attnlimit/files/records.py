@@ -88,7 +88,10 @@ def write_table(path: str | os.PathLike[str], rows: Rows) -> Path:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with replacing(path) as new:
         if Path(path).suffix == ".parquet":
-            _parquet(new, {name: _same_type([row.get(name) for row in rows]) for name in columns})
+            pa, pq = parquet()
+            pq.write_table(
+                pa.table({name: _same_type([row.get(name) for row in rows]) for name in columns}), new
+            )
         else:
             with new.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, columns)
@@ -97,13 +100,14 @@ def write_table(path: str | os.PathLike[str], rows: Rows) -> Path:
     return Path(path)
 
 
-def _parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+def parquet() -> tuple[Any, Any]:
+    """pyarrow, and its part for parquet files."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as missing:
         raise MissingExtra("Parquet tables need pyarrow: pip install 'attnlimit[studies]'.") from missing
-    pq.write_table(pa.table(columns), path)
+    return pyarrow, pyarrow.parquet
 
 
 def _same_type(cells: list[Any]) -> list[Any]:

@@ -17,11 +17,10 @@ from attnlimit.studies.estimate import Cost, estimate
 from attnlimit.studies.executors.dask import Dask, connect
 from attnlimit.studies.executors.processes import Processes
 from attnlimit.studies.executors.serial import Serial
-from attnlimit.studies.folder import derive
 from attnlimit.studies.load import load_study, study_from
 from attnlimit.studies.spec import Precision, Study
 from attnlimit.studies.stop import Stop
-from attnlimit.studies.tables import export, summary
+from attnlimit.studies.tables import derive, export, summary
 from attnlimit.studies.view import Findings, State, StudyRun, find_runs, open_run
 
 __all__ = [

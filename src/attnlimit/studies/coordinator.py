@@ -14,14 +14,12 @@ from attnlimit.studies import adaptive, machine
 from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors import Executor
 from attnlimit.studies.executors.serial import Serial
-from attnlimit.studies.folder import describe
-from attnlimit.studies.kind import kind
 from attnlimit.studies.lock import locked
-from attnlimit.studies.points import count_points, points, tasks
+from attnlimit.studies.points import count_points, points, task, tasks
 from attnlimit.studies.spec import Study
 from attnlimit.studies.stop import Stop
 from attnlimit.studies.store import Store, Waiting, in_words
-from attnlimit.studies.task import Task
+from attnlimit.studies.tables import describe
 from attnlimit.studies.work import Ended
 
 DEATHS, PAGE, TICK = 3, 256, 0.2
@@ -89,11 +87,13 @@ class Loop:
 
     def _hand_out(self, executor: Executor) -> None:
         while len(self._flying) < executor.slots:
-            task = self._next()
-            if task is None:
+            row = self._next()
+            if row is None:
                 return
-            self._flying[task.place] = task
-            executor.submit(task.place, self._task(task).to_bytes())
+            self._flying[row.place] = row
+            what = json.loads(row.what)
+            found = task(self.study, what, row.first, row.replicates, self._checkpoints)
+            executor.submit(row.place, found.to_bytes())
 
     def _next(self) -> Waiting | None:
         if self._again:
@@ -105,19 +105,6 @@ class Loop:
         task = self._page.popleft()
         self._seen = task.place
         return task
-
-    def _task(self, row: Waiting) -> Task:
-        study, found = self.study, kind(self.study.kind)
-        return Task(
-            found.name,
-            found.version,
-            json.loads(row.what),
-            row.first,
-            row.replicates,
-            study.seed,
-            study.threads,
-            self._checkpoints,
-        )
 
     def _take(self, outcome: Ended) -> None:
         task = self._flying.pop(outcome.place, None)

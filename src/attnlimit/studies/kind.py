@@ -7,10 +7,11 @@ the type of its result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from attnlimit import discover
 from attnlimit.errors import InputError
+from attnlimit.files.strict import OwnRecord
 from attnlimit.rates import ErrorCurve
 from attnlimit.studies.fields import Fields
 
@@ -36,11 +38,7 @@ def _array(value: object) -> Tensor:
 
 Array = Annotated[Tensor, PlainValidator(_array), PlainSerializer(Tensor.tolist)]
 """A field of a result: float64 here, nested lists in its record. Numbers keep every bit."""
-Curve = Annotated[
-    ErrorCurve,
-    PlainValidator(lambda value: value if isinstance(value, ErrorCurve) else ErrorCurve.from_dict(value)),
-    PlainSerializer(ErrorCurve.to_dict),
-]
+Curve = Annotated[ErrorCurve, OwnRecord]
 
 
 R = TypeVar("R", bound="Result")
@@ -53,6 +51,8 @@ class Result:
 
     columns: ClassVar[Mapping[str, Column]]
     """Of the long table."""
+    by_replicate: ClassVar[tuple[str, ...]] = ()
+    """Fields whose first axis is replicates: arrays, tuples, or None."""
 
     def rows(self) -> Iterable[Sequence[Cell]]:
         """In the order of `columns`; "replicate" counts from 0 in each task."""
@@ -61,7 +61,8 @@ class Result:
     @classmethod
     def joined(cls: type[R], parts: Sequence[R]) -> R:
         """The tasks of a point, in order, as one result; what has no noise has one task."""
-        return parts[0]
+        found = {name: _in_a_row([getattr(one, name) for one in parts]) for name in cls.by_replicate}
+        return replace(cast(Any, parts[0]), **found) if found else parts[0]
 
     def to_dict(self) -> dict[str, Any]:
         """The record form: what JSON knows."""
@@ -89,6 +90,12 @@ class Result:
     def methods(self) -> Row:
         """How the numbers were got: what the foot of the page says, e.g. under Method."""
         return {}
+
+
+def _in_a_row(values: Sequence[Any]) -> Any:
+    if values[0] is None:
+        return None
+    return torch.cat([*values]) if isinstance(values[0], Tensor) else tuple(chain(*values))
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

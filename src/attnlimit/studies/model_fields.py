@@ -8,9 +8,9 @@ again, does not mix them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -68,14 +68,6 @@ class OfModel(Result):
 
     model: str
     weights: str
-    by_replicate: ClassVar[tuple[str, ...]] = ()
-    """Fields whose first axis is replicates."""
-
-    @classmethod
-    def joined(cls: type[M], parts: Sequence[M]) -> M:
-        known = [name for name in cls.by_replicate if getattr(parts[0], name) is not None]
-        found: dict[str, Any] = {name: torch.cat([getattr(one, name) for one in parts]) for name in known}
-        return replace(parts[0], **found)
 
     @classmethod
     def words(cls: type[M], points: Sequence[Point[M]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -34,25 +35,30 @@ def points(study: Study) -> Iterator[dict[str, Any]]:
 
 
 def count_points(study: Study) -> int:
-    total = len(study.cases)
-    for values in study.grid.values():
-        total *= len(values)
-    return total
+    return len(study.cases) * math.prod(len(values) for values in study.grid.values())
 
 
 def tasks(study: Study, what: dict[str, Any], start: int, stop: int) -> Iterator[Task]:
     """The tasks of one point for replicates start … stop − 1."""
-    found = kind(study.kind)
-    size = study.chunk if found.together else 1
+    size = _at_once(study)
     for first in range(start, stop, size):
-        count = min(size, stop - first)
-        yield Task(found.name, found.version, what, first, count, study.seed, study.threads)
+        yield task(study, what, first, min(size, stop - first))
+
+
+def task(study: Study, what: dict[str, Any], first: int, count: int, place: str | None = None) -> Task:
+    """The task of one point for `count` replicates."""
+    found = kind(study.kind)
+    return Task(found.name, found.version, what, first, count, study.seed, study.threads, place)
 
 
 def rounded(study: Study, replicates: int) -> int:
     """Whole tasks' worth of replicates, at least that many."""
-    size = study.chunk if kind(study.kind).together else 1
+    size = _at_once(study)
     return -(-replicates // size) * size
+
+
+def _at_once(study: Study) -> int:
+    return study.chunk if kind(study.kind).together else 1
 
 
 def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> None:

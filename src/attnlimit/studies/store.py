@@ -26,6 +26,15 @@ SYNC_SECONDS = 0.05
 
 
 SESSION = TypeAdapter(Session)
+ADVICE = {
+    "the disk is full. Free some space": ("full", "No space", "too large"),
+    "the run directory cannot be written. Give yourself the right to, or name another with --out": (
+        "readonly", "Permission", "Read-only", "unable to open",
+    ),
+    f"{NAME} is damaged. Move the run away and start it again": ("malformed", "not a database"),
+    f"{NAME} is in use by another program. Close it": ("locked",),
+}  # fmt: skip
+"""What to do, by what is in the words of the disk or of SQLite."""
 
 
 class Waiting(NamedTuple):
@@ -169,20 +178,14 @@ class Store:
 
     def record(self, id: bytes, result: bytes, seconds: float) -> None:
         """One finished task, in a transaction of its own. A result is never replaced: it could not differ."""
-        row = [id, result, seconds, time.time(), self.session]
-        with in_words(self.path.parent):
-            self.connection.execute(
-                "INSERT OR IGNORE INTO results (id, result, seconds, finished, session) VALUES (?, ?, ?, ?, ?)",
-                row,
-            )
-        self._dirty = True
+        self._insert("OR IGNORE INTO results (id, result, seconds, finished, session)", id, result, seconds)
 
     def record_failure(self, id: bytes, how: str, message: str) -> None:
-        row = [id, how, message, time.time(), self.session]
-        with in_words(self.path.parent):
-            self.connection.execute(
-                "INSERT INTO failures (id, how, message, at, session) VALUES (?, ?, ?, ?, ?)", row
-            )
+        self._insert("INTO failures (id, how, message, at, session)", id, how, message)
+
+    def _insert(self, where: str, *row: object) -> None:
+        """With the time and the session."""
+        self._rows(f"INSERT {where} VALUES (?, ?, ?, ?, ?)", *row, time.time(), self.session)
         self._dirty = True
 
     def sync(self, *, now: bool = False) -> bool:
@@ -210,18 +213,8 @@ def in_words(folder: Path) -> Iterator[None]:
         if isinstance(problem, StoreError):
             raise
         text = str(problem)
-        if "full" in text or "No space" in text or "too large" in text:
-            advice = "the disk is full. Free some space"
-        elif "readonly" in text or "Permission" in text or "Read-only" in text or "unable to open" in text:
-            advice = (
-                "the run directory cannot be written. Give yourself the right to, or name another with --out"
-            )
-        elif "malformed" in text or "not a database" in text:
-            advice = f"{NAME} is damaged. Move the run away and start it again"
-        elif "locked" in text:
-            advice = f"{NAME} is in use by another program. Close it"
-        else:
-            advice = "the store cannot be used. Look at the disk"
+        found = (advice for advice, signs in ADVICE.items() if any(sign in text for sign in signs))
+        advice = next(found, "the store cannot be used. Look at the disk")
         raise StoreError(
             f"{folder}: {advice}; what was committed is kept, and the run can be resumed ({text})."
         ) from problem

@@ -1,4 +1,5 @@
-"""Tables of a run: all rows as parquet or CSV, and a summary of every point as JSON. All can be made again at any time."""
+"""What a run directory holds beside its store, all of which can be made again from it: all rows as parquet or CSV, a summary
+of every point as JSON, the study, and what it ran on."""
 
 from __future__ import annotations
 
@@ -11,13 +12,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnlimit.errors import InputError, MissingExtra
+import yaml
+
+from attnlimit.errors import InputError
 from attnlimit.files import records
-from attnlimit.files.records import finite
+from attnlimit.files.records import finite, parquet, write_json
 from attnlimit.studies.kind import kind
+from attnlimit.studies.machine import Session
+from attnlimit.studies.spec import Study
 from attnlimit.studies.store import in_words
 from attnlimit.studies.view import Findings, StudyRun, value_at
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the compiled one, where there is one
+STUDY, MACHINE, SUMMARY, TABLE = "study.yaml", "machine.json", "summary.json", "results.parquet"
 AT_ONCE = 50_000
 SCHEMA = "attnlimit.study/1"
 
@@ -71,11 +78,7 @@ def export(run: StudyRun, path: Path) -> Path:
 
 
 def _parquet(run: StudyRun, path: Path) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as missing:
-        raise MissingExtra("Parquet tables need pyarrow: pip install 'attnlimit[studies]'.") from missing
+    pa, pq = parquet()
     types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
     schema = pa.schema([(name, types[column]) for name, column in columns(run).items()])
     source = rows(run)
@@ -123,6 +126,26 @@ def write_summary(found: Findings, path: Path) -> None:
     """As strict JSON."""
     with replacing(path) as new:
         new.write_text(json.dumps(summary(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def describe(folder: Path, study: Study, sessions: list[Session]) -> None:
+    """The resolved study, and versions and hardware of every session."""
+    with replacing(folder / STUDY) as new:
+        told = yaml.dump(study.model_dump(mode="json"), Dumper=DUMPER, sort_keys=False, allow_unicode=True)
+        new.write_text(
+            f"# Resolved: every field is here. `attnlimit sweep {STUDY}` runs it again.\n{told}", "utf-8"
+        )
+    with in_words(folder):
+        write_json(folder / MACHINE, {"sessions": [asdict(one) for one in sessions]})
+
+
+def derive(run: StudyRun) -> Findings:
+    """Write the table and the summary; returns what they are made from."""
+    found = run.findings()
+    describe(run.folder, run.study, found.sessions)
+    export(run, run.folder / TABLE)
+    write_summary(found, run.folder / SUMMARY)
+    return found
 
 
 @contextmanager

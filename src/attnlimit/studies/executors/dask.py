@@ -11,8 +11,11 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.studies.errors import WorkersLost
+from attnlimit.studies.executors.jobqueue import start
 from attnlimit.studies.executors.processes import THREADS
 from attnlimit.studies.stop import SIGNALS
 from attnlimit.studies.work import Ended, work
@@ -134,8 +137,6 @@ def connect(where: str, workers: int, threads: int = 1, resources: Mapping[str, 
     if "://" in where:
         return Dask(_client(distributed, where), None, resources)
     if Path(where).suffix in (".yaml", ".yml"):
-        from attnlimit.studies.executors.jobqueue import start
-
         cluster = start(where)
         return Dask(distributed.Client(cluster), cluster, resources)
     raise InputError(
@@ -147,7 +148,7 @@ def _local(distributed: Any, workers: int, threads: int) -> Any:
     """Loopback only, dashboard included. A worker runs one task at a time, and a death is ours to count."""
     import dask
 
-    gpus = _gpus()
+    gpus = torch.cuda.device_count()
     settings = {
         "distributed.scheduler.allowed-failures": 0,
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREADS, threads),
@@ -176,12 +177,6 @@ def _shielded() -> Iterator[None]:
         raise WorkersLost(f"Dask's workers do not start: {problem}") from problem
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def _client(distributed: Any, address: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -70,7 +70,7 @@ class Analyzed(OfModel):
     rel_error: float
     method: str
     heads: tuple[tuple[HeadNeed, ...], ...]
-    """By replicate."""
+    by_replicate = ("heads",)
     columns: ClassVar[dict[str, Column]] = {
         "replicate": "int",
         "layer": "int",
@@ -91,10 +91,6 @@ class Analyzed(OfModel):
                 for way in one.ways:
                     for n, rms in zip(way.curve.n, way.curve.error.tolist(), strict=True):
                         yield *facts, str(way.sampling), n, way.curve.keys_at(n), rms
-
-    @classmethod
-    def joined(cls, parts: Sequence[Analyzed]) -> Analyzed:
-        return replace(parts[0], heads=tuple(heads for one in parts for heads in one.heads))
 
     def shown(self) -> list[Row]:
         """A line a head; of several replicates, the least and the most keys."""

@@ -20,15 +20,12 @@ from attnlimit.sampling import Map, measure_convergence
 from attnlimit.sampling.measure import as_statistic
 from attnlimit.sampling.setup import Fresh, Own, set_up
 from attnlimit.sampling.statistic import Statistic
+from attnlimit.studies.fields import SamplingField
 from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
 from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 LEAST = 2
 """Replicates of a task: errors are known by their spread."""
-
-
-def _sampling(value: object) -> Sampling:
-    return value if isinstance(value, Sampling) else Sampling.from_dict(value)
 
 
 def _record(statistic: Statistic) -> str | dict[str, object]:
@@ -44,7 +41,7 @@ class Convergence(Setting):
     statistic: Annotated[Statistic, PlainValidator(as_statistic), PlainSerializer(_record)] = Map()
     queries: PositiveInt | None = None
     self_attention: bool = False
-    sampling: Annotated[Sampling, PlainValidator(_sampling), PlainSerializer(Sampling.to_dict)] = Sampling()
+    sampling: SamplingField = Sampling()
 
     def asked(self) -> Fresh:
         """The queries."""
@@ -71,26 +68,13 @@ class Measured(CurveResult):
     method: str
     reference: str
     limit: Limit | None
+    by_replicate = ("squares", "norms")
 
     def rows(self) -> Iterator[Sequence[Cell]]:
         norms = [[None] * len(self.n)] * len(self.squares) if self.norms is None else self.norms.tolist()
         for replicate, (squares, errors) in enumerate(zip(self.squares.tolist(), norms, strict=True)):
             for n, square, error in zip(self.n, squares, errors, strict=True):
                 yield replicate, n, square, error
-
-    @classmethod
-    def joined(cls, parts: Sequence[Measured]) -> Measured:
-        """The replicates of all tasks as one experiment."""
-        first, norms = parts[0], [one.norms for one in parts if one.norms is not None]
-        return cls(
-            first.n,
-            first.statistic,
-            torch.cat([one.squares for one in parts]),
-            torch.cat(norms) if norms else None,
-            first.method,
-            first.reference,
-            first.limit,
-        )
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -121,17 +105,21 @@ class Measured(CurveResult):
         except (InputError, RateNotResolved) as problem:
             return str(problem)
 
+    def slope_half_width(self, level: float) -> float:
+        """Of the fitted exponent's interval."""
+        try:
+            low, high = self.experiment.fit(level=level).interval
+        except (InputError, RateNotResolved):
+            return math.inf  # too few replicates to tell
+        return (high - low) / 2
+
     @property
     def sharp(self) -> float | None:
-        known = self.statistic == "map" and self.limit is not None
-        return float(self.limit.rates.mean) if known and self.limit is not None else None
+        return float(self.limit.rates.mean) if self.statistic == "map" and self.limit is not None else None
 
     def summary(self) -> dict[str, Any]:
-        known = {
-            key: value
-            for key, value in self.experiment.to_dict().items()
-            if key not in ("errors", "errors_are")
-        }
+        known = self.experiment.to_dict()
+        del known["errors"], known["errors_are"]
         fit = {"fit": None, "no_fit": self._fitted} if self.fit is None else {"fit": self.fit.to_dict()}
         return {**known, **fit, **told(self.limit)}
 
@@ -173,11 +161,7 @@ def run(what: Convergence, replicates: int, seed: int, place: Path | None) -> Me
 def half_width(what: Convergence, found: Measured, of: str, level: float) -> float:
     """Of the fitted exponent's interval; or of the error's, relative to it, at the n where that is widest."""
     if of == "slope":
-        try:
-            low, high = found.experiment.fit(level=level).interval
-        except (InputError, RateNotResolved):
-            return math.inf  # too few replicates to tell
-        return (high - low) / 2
+        return found.slope_half_width(level)
     from scipy import stats  # it takes longer to import than most tasks to run
 
     relative = found.experiment.rms_standard_error / found.experiment.rms

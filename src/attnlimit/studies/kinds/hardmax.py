@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat
 
 from attnlimit.attention import Head
 from attnlimit.exact import Schedule, best_kappa, hardmax_error, hardmax_gap
+from attnlimit.files.records import finite
 from attnlimit.measures import Sphere
 from attnlimit.studies.fields import Fields, Sizes
 from attnlimit.studies.kind import Array, Cell, Column, Kind, Result, Row
@@ -45,14 +46,11 @@ class Distance(Result):
     method: str
 
     def rows(self) -> Iterator[Sequence[Cell]]:
-        yield from zip(self.n, self._finite(), self.rms.tolist(), strict=True)
-
-    def _finite(self) -> list[float | None]:
-        return [None if math.isinf(kappa) else kappa for kappa in self.kappa]
+        yield from zip(self.n, finite(self.kappa), self.rms.tolist(), strict=True)
 
     def summary(self) -> dict[str, Any]:
         record = self.to_dict()
-        return {**record, "kappa": record.pop("rule"), "kappa_at_n": self._finite()}
+        return {**record, "kappa": record.pop("rule"), "kappa_at_n": finite(self.kappa)}
 
     def shown(self) -> list[Row]:
         return [

@@ -3,7 +3,6 @@ same tokens: with m of the n queries, as `measure_convergence` has them one at a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from attnlimit.designs import Sampling
-from attnlimit.errors import InputError, RateNotResolved
+from attnlimit.errors import InputError
 from attnlimit.sampling import Own
 from attnlimit.sampling.fitted import LEAST_REPLICATES, FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.moments import MomentErrors, covariance_square, moment_square
@@ -144,14 +143,8 @@ def half_width(what: OutputMoments, found: Moments, of: str, level: float) -> fl
     """Of the wider of the two slopes' intervals, in units."""
     if of != "slope":
         raise InputError("Kind output_moments has a precision of: slope.")
-    widest = 0.0
-    for curve, unit in zip(found.curves, (what.unit.mean, what.unit.covariance), strict=True):
-        try:
-            low, high = curve.experiment.fit(level=level).interval
-        except (InputError, RateNotResolved):
-            return math.inf  # too few replicates to tell
-        widest = max(widest, (high - low) / 2 / unit)
-    return widest
+    units = zip(found.curves, (what.unit.mean, what.unit.covariance), strict=True)
+    return max(curve.slope_half_width(level) / unit for curve, unit in units)
 
 
 KIND = Kind(

@@ -33,13 +33,10 @@ class Draws(Result):
 
     value: float
     draws: tuple[float, ...]
+    by_replicate = ("draws",)
 
     def rows(self) -> Iterator[Sequence[Cell]]:
         yield from enumerate(self.draws)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Draws]) -> Draws:
-        return cls(parts[0].value, tuple(draw for one in parts for draw in one.draws))
 
     @property
     def mean(self) -> float:

@@ -1,0 +1,105 @@
+"""What the commands about token laws share: the options that describe a law, and a head on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from inspect import Signature, signature
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import attnlimit as al
+from attnlimit.errors import InputError
+from attnlimit.files.arrays import open_rows
+from attnlimit.measures import laws
+
+LAWS = {name: law for name, law in laws().items() if law.spec.on_command_line}
+"""The laws that a dimension and a size make."""
+MeasureName = Annotated[
+    str, typer.Option("--measure", help=f"Token law: {', '.join([*LAWS][:-1])} or {[*LAWS][-1]}.")
+]
+Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
+Cov = Annotated[
+    str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
+]
+Scale = Annotated[
+    float, typer.Option("--scale", help="Radius of the sphere or ball, half-width, Laplace scale.")
+]
+Horizon = Annotated[
+    float | None, typer.Option("--horizon", help="Horizon H of the head: A is the multiple of I that has it.")
+]
+MatrixA = Annotated[str | None, typer.Option("--A", help="Score matrix A as a .npy/.safetensors file.")]
+MatrixV = Annotated[str | None, typer.Option("--V", help="Value matrix V as a file (default: identity).")]
+
+
+def law_of(measure: MeasureName, dim: Dim, cov: Cov = None, scale: Scale = 1.0) -> al.Measure:
+    """The token law that the options describe."""
+    if measure not in LAWS:
+        raise InputError(f"--measure must be one of {', '.join(LAWS)}; got {measure!r}.")
+    law = LAWS[measure]
+    if cov is None:
+        return law.sized(dim, scale)
+    if "cov" not in law.spec.fields:
+        takers = " and ".join(name for name, one in LAWS.items() if "cov" in one.spec.fields)
+        raise InputError(f"--cov is for {takers} tokens; {measure} takes --scale.")
+    value = torch.tensor(float(cov), dtype=torch.float64) if _is_number(cov) else _matrix(cov)
+    fields = law.spec.filled(dim if _is_number(cov) else None, scale)
+    return law.from_spec(torch.empty(0, dtype=torch.float64), **fields | {"cov": value})
+
+
+def head_of(law: al.Measure, horizon: Horizon = None, A: MatrixA = None, V: MatrixV = None) -> al.Head:
+    """The head that the options describe: A from a file, or the multiple of the identity with that horizon."""
+    if (horizon is None) == (A is None):
+        raise InputError("Give the head either by --horizon H or by --A FILE.")
+    values = None if V is None else _matrix(V)
+    if A is not None:
+        return al.Head(_matrix(A), values)
+    if horizon is None or not 0 <= horizon < math.inf:
+        raise InputError(f"--horizon must be a number of at least 0, got {horizon}.")
+    top = float(torch.linalg.matrix_norm(law.covariance, 2))
+    return al.Head(horizon / top * torch.eye(law.dim, dtype=torch.float64), values)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _matrix(path: str) -> Any:
+    file = open_rows(path)
+    return file.rows(0, file.shape[0]).double()
+
+
+def of_law(measure: str = "gaussian", dim: int = 1) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For a command that takes a `law`, or a `law` and a `head`: in their place it has the options of `law_of` and
+    `head_of`, with these defaults."""
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        own = dict(signature(command, eval_str=True).parameters)
+        law_options = dict(signature(law_of, eval_str=True).parameters)
+        for name, default in {"measure": measure, "dim": dim}.items():
+            law_options[name] = law_options[name].replace(default=default)
+        head_options = dict(signature(head_of, eval_str=True).parameters) if "head" in own else {}
+        for made in ("law", "head"):
+            own.pop(made, None)
+            head_options.pop(made, None)
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            law = law_of(**{name: given.pop(name) for name in law_options})
+            if head_options:
+                given["head"] = head_of(law, **{name: given.pop(name) for name in head_options})
+            command(law=law, **given)
+
+        options = {**law_options, **head_options, **own}
+        run.__signature__ = Signature([*options.values()])  # type: ignore[attr-defined]
+        run.__annotations__ = {name: one.annotation for name, one in options.items()}
+        return run
+
+    return with_options

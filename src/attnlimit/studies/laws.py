@@ -64,6 +64,7 @@ else:
     Law = Annotated[Union[tuple(_MODELS)], Field(discriminator="name")]  # noqa: UP007
 for _one in _MODELS:
     _one.model_rebuild(_types_namespace={"Law": Law})
+del _one  # or its docstring would be taken for one of this file
 
 
 def _built(value: Any, form: Form, like: Tensor) -> Any:

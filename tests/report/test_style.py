@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 import attnlimit as al
@@ -25,6 +27,13 @@ def test_a_result_draws_itself(name: str) -> None:
     assert ax.get_xlabel()
     assert ax.get_ylabel()
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_pickles(name: str) -> None:
+    """Results hold arrays only, no closures: they go to another process and come back with the same numbers."""
+    result = RESULTS[name]()
+    assert pickle.loads(pickle.dumps(result)).to_dict() == result.to_dict()
 
 
 def test_only_known_kinds_of_file() -> None:

@@ -103,3 +103,7 @@ class Sampling:
             return cls(draw=kind(**options), kept=Kept(**kept), weight=record.get("weight", "plain"))
         except TypeError as problem:
             raise InputError(f"A sampling cannot be read from {record!r}: {problem}.") from problem
+
+
+PLAIN = Sampling()
+"""Independent keys, none kept, each as it is: how the tokens of a law are drawn."""

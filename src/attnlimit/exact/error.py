@@ -12,9 +12,10 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
+from attnlimit.designs.sampling import PLAIN
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.exact.prepare import MOST_TOKENS, PLAIN, prepare
+from attnlimit.exact.prepare import MOST_TOKENS, prepare
 from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
 from attnlimit.rates.error_curve import ErrorCurve

@@ -14,6 +14,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.designs import Independent, Kept, Sampling
 from attnlimit.designs.draw import Moments, Rest
+from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.measures import Empirical, Measure
@@ -29,7 +30,6 @@ BIN_ABOVE = 2048
 """Smaller populations take every token as an atom of its own."""
 QUERIES_AT_ONCE = 16
 CHECKED_QUERIES = 2
-PLAIN = Sampling()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +63,8 @@ def prepare(
     if measure.population is not None:
         where = None if positions is None else torch.as_tensor(positions, device=x.device)
         seen = _seen(head, measure.population, x, sampling)
-        least = int(_left(seen, _kept(seen, sampling.kept, where)).sum(1).min())
-        if not sampling.draw.repeats and n_max > least:
-            raise InputError(
-                f"n = {n_max} keys were asked for, but only {least} are left to draw from, and {sampling.draw.words} do not "
-                "repeat: use smaller n, or independent keys."
-            )
+        if not sampling.draw.repeats:
+            _check_enough(seen, n_max, sampling, where)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
     if not isinstance(sampling.draw, Independent) or sampling.weight != "plain":
         raise InputError(
@@ -76,6 +72,15 @@ def prepare(
             "is for populations."
         )
     return Prepared(_of_law(head, measure, x, n_max, sampling), "exact (Laplace quadrature)")
+
+
+def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> None:
+    least = int(_left(seen, _kept(seen, sampling.kept, positions)).sum(1).min())
+    if n_max > least:
+        raise InputError(
+            f"n = {n_max} keys were asked for, but only {least} are left to draw from, and {sampling.draw.words} do not "
+            "repeat: use smaller n, or independent keys."
+        )
 
 
 def _of_law(head: Head, law: Measure, x: Tensor, n_max: int, sampling: Sampling) -> OfN:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.designs import Sampling
+from attnlimit.designs.sampling import PLAIN
 from attnlimit.discover import subclasses
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count, as_generator
@@ -20,7 +21,6 @@ from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
 from attnlimit.sampling.setup import Queries, set_up
 from attnlimit.sampling.statistic import Experiment, Row, Statistic
 
-PLAIN = Sampling()
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with (replicates done, replicates in all)."""
 

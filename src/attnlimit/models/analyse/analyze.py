@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from attnlimit.designs import Independent, Sampling
@@ -19,10 +20,12 @@ from attnlimit.errors import ModelNotSupported
 from attnlimit.exact.populations import Seen
 from attnlimit.files.strict import record
 from attnlimit.inputs import as_positive
+from attnlimit.models.analyse.answer import Answering
 from attnlimit.models.analyse.heads import HeadReport, Measured
 from attnlimit.models.analyse.run import Facts, Run
 from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call
+from attnlimit.models.see.gradient import unit
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, run_backbone
 from attnlimit.models.see.memory import Memory, estimate_memory
@@ -51,6 +54,9 @@ class Reading:
     passages: PositiveInt | None = None
     queries: PositiveInt = 64
     population: Literal["context", "corpus"] = "context"
+    answer: NonNegativeInt = 2
+    """How often labels are drawn from the model's own answer in each passage, for what its heads' errors do to it (a
+    backward pass each); 0: not at all. Its queries are spread over whole passages."""
     seed: int = 0
 
     @property
@@ -96,15 +102,21 @@ def analyze(
     memory = plan.memory()
     if before is not None:
         before(memory)
-    work = _Work(plan, progress)
+    answering = None
+    if reading.answer and not reading.pooled:
+        answering = Answering(loaded, windows, reading.queries, reading.answer, reading.seed)
+    work = _Work(plan, progress, answering)
     batches = [windows] if reading.pooled else list(windows.split(1))
-    looking = work.outputs.attached(loaded.model)
-    with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
-        for index, batch in enumerate(batches):
-            work.batch = index
+    for index, batch in enumerate(batches):
+        work.batch = index
+        if answering is not None:
+            answering.read(index)
+        looking = work.outputs.attached(loaded.model)
+        with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
             work.total = len(batches) * len(observed.layers)
             run_backbone(loaded, input_ids=batch.to(loaded.model.device))
-    return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()))
+    answer = None if answering is None else answering.found()
+    return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()), answer)
 
 
 def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
@@ -122,6 +134,8 @@ def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
         dtype=str(next(plan.loaded.model.parameters()).dtype).removeprefix("torch."),
         memory=memory.peak,
         versions=_versions(),
+        text=f"{passages} passages, token ids sha256 {_digest(plan.windows)}",
+        answer=None if work.answering is None else unit(plan.loaded.kind),
         method=f"Laplace quadrature, n {'independent' if reading.pooled else 'different'} keys, no Monte Carlo; relative "
         "to the rms of the head's outputs",
     )
@@ -187,7 +201,8 @@ class _Plan:
 class _Work:
     """Measures every head of every call, layer by layer; only the running layer's q, k, v exist."""
 
-    def __init__(self, plan: _Plan, progress: Progress | None) -> None:
+    def __init__(self, plan: _Plan, progress: Progress | None, answering: Answering | None) -> None:
+        self.answering = answering
         self.plan, self.progress, self.pooled = plan, progress, plan.reading.pooled
         self.batch, self.total, self.done = 0, 0, 0
         self.causal = False
@@ -228,11 +243,17 @@ class _Work:
             hidden = scores == -torch.inf
             own = None if call.own_key is None else rows + call.own_key
             one.add(Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink), own)
+        if self.answering is not None:
+            self.answering.add(call, head)
 
     def reports(self) -> list[HeadReport]:
         """Of the heads at whose queries something was measured."""
         measured = [(*place, one) for place, one in sorted(self.heads.items()) if one.visible]
         return [one.report(layer, head, self.outputs.share(layer, head)) for layer, head, one in measured]
+
+
+def _digest(windows: Tensor) -> str:
+    return hashlib.sha256(windows.numpy().tobytes()).hexdigest()[:16]
 
 
 def _versions() -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +17,17 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json, write_table
 from attnlimit.files.strict import from_record, read_record, record, to_record
-from attnlimit.inputs import as_positive
+from attnlimit.inputs import as_count, as_positive
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.budget.allocate import Choice, split_total, uniform_total
-from attnlimit.models.budget.budgets import Budgets, HeadBudget
+from attnlimit.models.budget.answer import SPACE_WORDS, Answer
+from attnlimit.models.budget.budgets import Budgets, HeadBudget, Predicted
 from attnlimit.models.budget.needed import RANDOM, Way
+from attnlimit.models.see.gradient import CHANGE
 
-SCHEMA = "attnlimit.run/2"
-SPLITS = ("output", "head", "uniform")
+SCHEMA = "attnlimit.run/3"
+SPLITS = ("answer", "output", "head", "uniform")
+ANSWER = "answer.safetensors"
 REMEDY = "`attnlimit analyze MODEL --out DIR` makes a run that this version reads."
 
 
@@ -45,6 +50,10 @@ class Facts:
     memory: NonNegativeFloat
     """Bytes that it was said to take beside the model."""
     versions: dict[str, str]
+    text: str
+    """Which text, and how much of it."""
+    answer: str | None
+    """What a change of the model's answer is counted in; None: it was not looked at."""
     method: str
 
 
@@ -54,6 +63,8 @@ class Run(Drawn):
 
     facts: Facts
     heads: tuple[HeadReport, ...]
+    answer: Answer | None = None
+    """What the heads' errors do to the model's answer (None: not looked at)."""
 
     def __post_init__(self) -> None:
         before = (-1, 0)
@@ -93,44 +104,112 @@ class Run(Drawn):
         self,
         rel_error: float | None = None,
         *,
-        policy: str = "best",
+        kl: float | None = None,
+        perplexity: float | None = None,
+        change: float | None = None,
+        keys: float | None = None,
         total: int | None = None,
-        split: str = "output",
+        policy: str = "best",
+        split: str | None = None,
     ) -> Budgets:
-        """Keys for every head: the least that reaches `rel_error` (rms over queries), or a `total` number of keys that a
-        query reads, kept ones included, shared out over all heads.
+        """Keys for every head, for one of these aims:
 
-        split "output" makes least the sum of squared errors of what heads add to the model, each relative to what its
-        layer adds; "head" the sum of the heads' relative squared errors; "uniform": the same number for every head.
-        policy "sampled": keys drawn at random only; "kept": own token, sinks, a window and the top keys always there,
-        the rest drawn; "best": what is better for each head.
+        - `kl`: the fewest keys with which the model's answer loses at most so many nats a token (a classifier: a text);
+          `perplexity`: at most this relative growth of it (0.01: 1 %); `change`: the same for the squared change of an
+          encoder's embedding.
+        - `keys` (a share of all) or `total` (keys that a query reads in all heads together): the best answer for so many.
+        - `rel_error`: the fewest keys with this error in every head (rms over queries).
+
+        policy "best": for the answer, kept and drawn keys follow each query where that is better; "head" has the same
+        for all queries of a head. For `rel_error` it is what is better for each head of "sampled" (keys drawn at random
+        only) and "kept" (own token, sinks, a window and top keys always there).
+        split says what `keys` and `total` make least: "answer" (the answer's error, if it was analysed); "output", the
+        squared errors of what heads add to the model, relative to what their layer adds; "head", the heads' relative
+        squared errors; "uniform" has the same number for every head.
         """
-        facts = self.facts
-        if facts.population != "context":
+        aims = {"rel_error": rel_error, "kl": kl, "perplexity": perplexity, "change": change}
+        aims |= {"keys": keys, "total": total}
+        given = [name for name, value in aims.items() if value is not None]
+        if len(given) != 1:
+            raise InputError(f"Give one of {', '.join(aims)}; got {' and '.join(given) or 'none'}.")
+        (aim,) = given
+        if self.facts.population != "context":
             raise InputError(
                 "Budgets are for what a query sees at inference, but this run pooled the keys of all passages: analyze "
                 "with population='context', which `attnlimit analyze` does unless told otherwise."
             )
-        if (rel_error is None) == (total is None):
-            raise InputError("Give either rel_error or total.")
-        if split not in SPLITS:
+        if aim in ("keys", "total") and split is None:
+            split = "output" if self.answer is None else "answer"
+        if split is not None and split not in SPLITS:
             raise InputError(f"split must be one of {', '.join(SPLITS)}; got {split!r}.")
-        if total is not None:
-            entries = self._split(policy, total, split)
+        value = as_positive(aims[aim], aim)
+        if aim in ("kl", "perplexity", "change") or split == "answer":
+            return self._for_answer(aim, value, policy)
+        if aim == "rel_error":
+            entries = [_least(one, policy, value) for one in self.heads]
         else:
-            entries = [_least(one, policy, as_positive(rel_error, "rel_error")) for one in self.heads]
-        layers, heads = self.shape
+            visible = sum(one.visible_keys for one in self.heads)
+            room = as_count(total, "total") if aim == "total" else int(_share(value) * visible)
+            entries = self._split(policy, room, split or "output")
+        words = policy if aim == "rel_error" else f"{policy}, {split} split"
+        return self._budgets(entries, words, rel_error=rel_error)
+
+    def predict(self, budgets: Budgets) -> Predicted:
+        """The error of the model's answer under any budgets for this model, on texts as long as this run's."""
+        answer, tokens = self._answer(), self.facts.tokens
+        if (budgets.layers, budgets.heads) != self.shape or budgets.model not in ("", self.facts.model):
+            raise InputError(
+                f"These budgets are for {budgets.model or 'a model'} of {budgets.layers} layers and {budgets.heads} heads, "
+                f"but the run is of {self.facts.model}, {self.shape[0]} layers and {self.shape[1]} heads."
+            )
+        if budgets.tokens not in (None, tokens):
+            raise InputError(
+                f"These budgets were made for texts of {budgets.tokens} tokens, and the run has {tokens}: errors of another "
+                f"length say nothing. Analyse with --tokens {budgets.tokens}."
+            )
+        return answer.predict(budgets.entries)
+
+    def _answer(self) -> Answer:
+        if self.answer is None:
+            raise InputError(
+                "This run did not look at the model's answer: analyse with --answer on (Reading(answer=2)), or ask for "
+                "rel_error, or keys with split='output'."
+            )
+        return self.answer
+
+    def _for_answer(self, aim: str, value: float, policy: str) -> Budgets:
+        answer = self._answer()
+        if policy not in ("best", "head"):
+            raise InputError(f"policy must be best or head for the model's answer, got {policy!r}.")
+        if aim in ("kl", "perplexity", "change") and (aim == "change") != (answer.unit == CHANGE):
+            wanted = "change" if answer.unit == CHANGE else "kl or perplexity"
+            raise InputError(
+                f"The answer of {self.facts.model} is counted in {answer.unit}: give {wanted}, not {aim}."
+            )
+        options = answer.options(by_query=policy == "best")
+        if aim in ("keys", "total"):
+            visible = float(answer.seen.mean(2).sum())
+            room = _share(value) * visible if aim == "keys" else value
+            entries = options.cheapest(keys=room)
+        else:
+            entries = options.cheapest(error=math.log1p(value) if aim == "perplexity" else value)
+        words = f"least for the model's answer, {'by head and query' if policy == 'best' else 'by head'}"
+        return self._budgets(entries, words, predicted=answer.predict(entries), space=SPACE_WORDS)
+
+    def _budgets(self, entries: Sequence[HeadBudget], policy: str, **more: Any) -> Budgets:
+        facts, (layers, heads) = self.facts, self.shape
         return Budgets(
             model=facts.model,
             layers=layers,
             heads=heads,
             entries=tuple(entries),
-            rel_error=rel_error,
-            policy=policy if total is None else f"{policy}, {split} split",
+            policy=policy,
             tokens=facts.tokens,
             causal=facts.causal,
             seed=facts.seed,
+            text=facts.text,
             versions=facts.versions,
+            **more,
         )
 
     def _split(self, policy: str, total: int, split: str) -> list[HeadBudget]:
@@ -154,11 +233,14 @@ class Run(Drawn):
         return {"schema": SCHEMA, **to_record(self.facts), "heads": heads}
 
     def save(self, folder: str | Path) -> Path:
-        """Write run.json and heads.parquet (one row a head, sampling and n) into a folder."""
+        """Write run.json, heads.parquet (one row a head, sampling and n) and answer.safetensors into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "run.json", self.to_dict())
         write_table(folder / "heads.parquet", self.rows())
+        (folder / ANSWER).unlink(missing_ok=True)
+        if self.answer is not None:
+            self.answer.save(folder / ANSWER)
         return folder
 
     def rows(self) -> list[dict[str, object]]:
@@ -190,7 +272,8 @@ class Run(Drawn):
         path = path / "run.json" if path.is_dir() else path
         if not path.is_file():
             raise InputError(f"{folder} is no run: there is no run.json. {REMEDY}")
-        return read_record(path, SCHEMA, cls._read, "run", REMEDY)
+        run = read_record(path, SCHEMA, cls._read, "run", REMEDY)
+        return run if run.facts.answer is None else replace(run, answer=Answer.load(path.with_name(ANSWER)))
 
     @classmethod
     def _read(cls, given: dict[str, Any]) -> Run:
@@ -211,6 +294,12 @@ def _head(given: Any, rel_error: float, place: int) -> HeadReport:
                 f"head {place}: {name} is {stored!r}, but its curves make {made[name]!r}: it was edited."
             )
     return head
+
+
+def _share(value: float) -> float:
+    if not value <= 1:
+        raise InputError(f"keys is a share of all keys, at most 1, got {value:g}: total is a number of them.")
+    return value
 
 
 def _least(one: HeadReport, policy: str, rel_error: float) -> HeadBudget:

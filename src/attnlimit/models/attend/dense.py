@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnlimit.designs.by_query import TOPS, choose, contributions, spread
 from attnlimit.designs.kept import Kept, top_keys
 from attnlimit.models.attend.draws import Stream, first_of_order
 from attnlimit.models.budget.budgets import HeadBudget
@@ -59,6 +60,8 @@ class _Layer:
         self.call, self.budgets, self.streams = call, budgets, streams
         device = call.query.device
         self.n = torch.tensor([one.n or 0 for one in budgets], device=device)[:, None, None]
+        following = [one.by_query for one in budgets if one.by_query is not None]
+        self.per_spread = torch.tensor(following, device=device)[:, None, None] if following else None
         rest = [one.sampling.weight == "rest" for one in budgets]
         self.rest = torch.tensor(rest, device=device)[:, None, None]
         self.order = torch.stack([torch.stack([one.order for one in row]) for row in streams])[:, :, None]
@@ -72,13 +75,15 @@ class _Layer:
         self, rows: Int[Tensor, " m"]
     ) -> tuple[Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"]]:
         """Outputs, distinct keys attended to, and keys seen, of some queries."""
-        seen = seen_keys(self.call, rows)
+        seen, n = seen_keys(self.call, rows), self.n
         kept = self.kept(rows, seen) & seen
+        if self.per_spread is not None:
+            kept, n = self._following(rows, seen, kept)
         rest = seen & ~kept
         left = rest.sum(-1, keepdim=True)
-        drawn = torch.minimum(left, self.n)
+        drawn = torch.minimum(left, n)
         start = None if self.start is None else self.start[:, :, rows]
-        taken = first_of_order(rest, self.order, self.n, start)
+        taken = first_of_order(rest, self.order, n, start)
         added = torch.full_like(taken, -torch.inf, dtype=torch.float32)
         added.masked_fill_(kept, 0.0)
         stands_for = (left / drawn.clamp_min(1)).log().where(self.rest, 0.0)
@@ -107,6 +112,33 @@ class _Layer:
             heads = [head for head, wanted in enumerate(tops) if wanted == top]
             found[:, heads] = top_keys(scores[:, heads], top)
         return found
+
+    def _following(
+        self, rows: Tensor, seen: Tensor, placed: Tensor
+    ) -> tuple[Bool[Tensor, "b h m keys"], Int[Tensor, "b h m 1"]]:
+        """What each query keeps and how many keys it draws (attnlimit.designs.by_query), from its own scores."""
+        assert self.per_spread is not None
+        call = self.call
+        scores = call.block_scores(rows).masked_fill(~seen, -torch.inf)
+        values = call.value.repeat_interleave(call.groups, 1).to(scores)
+        share = contributions(call.weights(scores), values)
+        free = (seen & ~placed).expand_as(scores)
+        best = scores.topk(min(TOPS[-1], scores.shape[-1]), dim=-1).indices
+        tops = torch.tensor(TOPS, device=scores.device).clamp_max(best.shape[-1])
+        beyond = free.scatter(-1, best, False)
+
+        def left(part: Tensor) -> Float[Tensor, "b h m tops"]:
+            """Sums over what is left without the best: from the lightest on, so that no digits are lost."""
+            some = (part * free).gather(-1, best)
+            total = (part * beyond).sum(-1, keepdim=True) + some.flip(-1).cumsum(-1).flip(-1)
+            return torch.cat([total, (part * beyond).sum(-1, keepdim=True)], -1)[..., tops]
+
+        number = left(torch.ones_like(share))
+        spreads = spread(number, left(share), left(share.square()))
+        kept = seen.sum(-1, keepdim=True) - number
+        chosen, n = choose(self.per_spread, spreads, number, kept)
+        among = torch.arange(best.shape[-1], device=best.device) < tops[chosen]
+        return (placed | torch.zeros_like(free).scatter(-1, best, among)) & seen, n.long()
 
 
 def _first_token(call: Call, batch: int) -> int:

@@ -118,13 +118,23 @@ def sampled_output(
     seeds = torch.randint(2**62, (size, heads), generator=as_generator(generator)).tolist()
     full = [head for head, one in enumerate(budgets) if one.n is None]
     # draws of each query's own and keys kept for their score need all keys anyway
-    few = [h for h, one in enumerate(budgets) if h not in full and not (per_query or one.sampling.kept.top)]
+    following = [head for head, one in enumerate(budgets) if one.by_query is not None]
+    few = [
+        h
+        for h, one in enumerate(budgets)
+        if not (per_query or h in full + following or one.sampling.kept.top)
+    ]
     few = few if keys > DENSE_KEYS else []
-    rest = [head for head in range(heads) if head not in full and head not in few]
+    rest = [head for head in range(heads) if head not in full + following + few]
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
     if full:
         out.copy_(call.output())
-    for some, blocks in ((full, full_blocks), (few, sparse_blocks), (rest, dense_blocks)):
+    for some, blocks in (
+        (full, full_blocks),
+        (few, sparse_blocks),
+        (rest, dense_blocks),
+        (following, dense_blocks),
+    ):
         if not some:
             continue
         starts = length if per_query else None

@@ -1,6 +1,6 @@
 """How many keys each head of a model attends to: made by an analysis, used by sampled attention.
 
-The file is JSON, schema "attnlimit.budgets/2": every field of `Budgets` is there and no others, numbers are finite, null
+The file is JSON, schema "attnlimit.budgets/3": every field of `Budgets` is there and no others, numbers are finite, null
 only where None may be; `total` and `share` are there for readers, and must be what the entries make.
 """
 
@@ -17,20 +17,37 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from attnlimit.designs import Different, Sampling
+from attnlimit.designs.by_query import FEWEST
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
 from attnlimit.files.strict import OwnRecord, from_record, read_record, record, to_record, with_schema
 from attnlimit.inputs import Array, as_count, as_counts
 from attnlimit.models.budget.needed import RANDOM
+from attnlimit.models.see.gradient import NATS
 from attnlimit.models.see.layers import attention_layers
 
-SCHEMA = "attnlimit.budgets/2"
+SCHEMA = "attnlimit.budgets/3"
 REMEDY = "Make budgets with attnlimit budget."
 
 
 @record
+class Predicted:
+    """What sampling does to the model's answer, before it is tried, with its interval over texts, queries and labels."""
+
+    value: NonNegativeFloat
+    low: NonNegativeFloat
+    high: NonNegativeFloat
+    unit: str
+    """nats of KL a token (a classifier: a text), or the squared change of an encoder's embedding."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} [{self.low:.2g}, {self.high:.2g}] {self.unit}"
+
+
+@record
 class HeadBudget:
-    """A sampling with an n: what one head attends to."""
+    """A sampling with an n: what one head attends to. With `by_query` its queries keep as many top keys and draw as many
+    as suits each (attnlimit.designs.by_query)."""
 
     layer: NonNegativeInt
     head: NonNegativeInt
@@ -43,12 +60,21 @@ class HeadBudget:
     """Keys that a query reads, kept and drawn, mean over the analysed queries."""
     visible_keys: NonNegativeFloat | None = None
     """Keys that full attention would read, mean over the same queries."""
+    by_query: NonNegativeFloat | None = None
+    """Keys drawn per unit of a query's spread, but at least n; None: n for every query."""
+    answer: NonNegativeFloat | None = None
+    """What the head adds to the predicted error of the model's answer."""
 
     def __post_init__(self) -> None:
         where = f"Budget of layer {self.layer}, head {self.head}"
         if not isinstance(self.sampling.draw, Different):
             raise InputError(
                 f"{where} draws {self.sampling.draw.words}, but models draw different keys: use draw=Different()."
+            )
+        if self.by_query is not None and (self.n != FEWEST or self.sampling.weight != "rest"):
+            raise InputError(
+                f"{where} follows its queries, so n must be {FEWEST}, the fewest keys drawn, and weigh for all the rest; got "
+                f"n = {self.n}, weight {self.sampling.weight!r}."
             )
         if self.n == 0 and not self.sampling.kept:
             raise InputError(
@@ -57,6 +83,11 @@ class HeadBudget:
 
     def read(self, length: int, causal: bool) -> float:
         """Keys that a query reads, mean over those of a text of `length` tokens."""
+        if self.by_query is not None:
+            raise InputError(
+                f"Layer {self.layer}, head {self.head} reads as many keys as each query needs, which only the text tells: "
+                "run it inside sampled_attention, or make budgets by head (by_query=False)."
+            )
         position = torch.arange(length)
         seen = position + 1 if causal else torch.full((length,), length)
         keys = seen if self.n is None else self.sampling.keys(self.n, position, seen)
@@ -110,6 +141,12 @@ class Budgets:
     """Whether a query sees only keys up to its own position."""
     seed: int | None = None
     """Of the analysis."""
+    predicted: Predicted | None = None
+    """The answer's error, on texts of `tokens` tokens."""
+    text: str = ""
+    """Which text they were made on, and how much of it."""
+    space: str = ""
+    """What they were chosen from."""
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -169,6 +206,12 @@ class Budgets:
         full = _sum(one.visible_keys for one in self.entries)
         return None if self.total is None or full is None else self.total / full
 
+    @property
+    def predicted_kl(self) -> float | None:
+        """Nats a token that the sampled model is expected to lose (None: not known)."""
+        known = self.predicted is not None and self.predicted.unit == NATS
+        return self.predicted.value if known and self.predicted is not None else None
+
     def cost(self, lengths: Array, causal: bool | None = None) -> Cost:
         """Expected keys attended to on texts of the given lengths (tokens), whatever length the budgets were made for:
         a query attends to no key that it does not see. Every query is taken to see its whole text (up to itself, if
@@ -225,13 +268,17 @@ class Budgets:
         return budgets
 
     def __repr__(self) -> str:
-        kinds = {one.n for one in self.entries}
-        drawn = "full attention" if kinds == {None} else f"{_range(kinds)} sampled keys each"
+        kinds = {one.n for one in self.entries if one.by_query is None}
+        drawn = "full attention" if kinds == {None} else f"{_range(kinds)} sampled keys each" if kinds else ""
+        if following := sum(one.by_query is not None for one in self.entries):
+            drawn += f"{', ' * bool(drawn)}{following} heads by query"
         text = f"Budgets({self.layers} layers × {self.heads} heads, {drawn}"
         if self.total is not None:
             text += f", {self.total / len(self.entries):.3g} keys per query and head"
         if self.share is not None:
             text += f", {100 * self.share:.3g} % of full attention"
+        if self.predicted is not None:
+            text += f", predicted {self.predicted}"
         return text + ")"
 
 

@@ -1,0 +1,251 @@
+"""What sampling a head's keys does to the model's answer, and the cheapest keys for all heads.
+
+Errors of different heads and queries are independent where each draws its own keys, so to second order the answer's error
+is a sum over heads of means over queries (attnlimit.models.see.gradient). An `Answer` has each term, exactly, for every kept
+set of a space and n in steps; a budget is chosen by a price λ of a key: each head takes what makes error + λ·keys least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnlimit.designs import Different, Kept, Sampling
+from attnlimit.designs.by_query import FEWEST, TOPS, choose
+from attnlimit.errors import InputError
+from attnlimit.models.budget.budgets import HeadBudget, Predicted
+
+BASE = Kept(own=True, sinks=4)
+SPACE = (
+    *(replace(BASE, top=top) for top in TOPS),
+    *(replace(BASE, window=16, top=top) for top in (0, 16, 64)),
+    *(replace(BASE, window=64, top=top) for top in (0, 64)),
+)
+"""What a head may keep; the first `len(TOPS)`, all at the same places, are what a query may choose from."""
+SPACE_WORDS = (
+    f"own token, 4 sinks, window of 0, 16 or 64, top {TOPS[0]} to {TOPS[-1]}, drawn keys by head or by query"
+)
+FOLLOWING = HeadBudget(0, 0, Sampling(draw=Different(), kept=BASE, weight="rest"), FEWEST, by_query=1.0)
+PRICES = 100
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What each head adds to the answer's error, by query, kept set of `SPACE` and share n/R of the rest that is drawn."""
+
+    unit: str
+    squares: Float[Tensor, "layers heads queries sets shares"]
+    """Its mean over queries is the head's term. nan: less than one key."""
+    share: Float[Tensor, " shares"]
+    """2^{−½}, ½, ¼, …"""
+    rest: Float[Tensor, "layers heads queries sets"]
+    spread: Float[Tensor, "layers heads queries sets"]
+    """As attnlimit.designs.by_query defines it."""
+    seen: Float[Tensor, "layers heads queries"]
+    """Keys that a query sees; 0 where there is no head."""
+    passage: Int[Tensor, " queries"]
+    """The text that each query is of."""
+
+    def __post_init__(self) -> None:
+        filled = self.squares.clone()
+        for k in range(1, filled.shape[-1]):  # less than one key is never asked for: any number serves
+            filled[..., k] = torch.where(filled[..., k].isnan(), filled[..., k - 1], filled[..., k])
+        level = filled * (self.share / (1 - self.share)).to(filled)
+        object.__setattr__(self, "_level", level.clamp_min(1e-30).log())
+
+    @property
+    def kept(self) -> Float[Tensor, "layers heads queries sets"]:
+        return self.seen[..., None] - self.rest
+
+    def errors(
+        self, chosen: Int[Tensor, "layers heads queries 1"], n: Float[Tensor, "layers heads queries 1"]
+    ) -> Float[Tensor, "layers heads queries"]:
+        """Each query's term with a kept set and n. Between shares, e·n/(R − n) is a power of n."""
+        level: Tensor = self._level  # type: ignore[attr-defined]
+        rest = self.rest.gather(-1, chosen)
+        share = n / rest.clamp_min(1)
+        octave = -share.clamp(1e-12, 1.0).log2()
+        last = len(self.share) - 1
+        low = torch.where(octave < 1, 0, octave.floor().long()).clamp_max(max(last - 1, 0))
+        width = torch.where(low == 0, 0.5, 1.0)
+        part = ((octave - torch.where(low == 0, 0.5, low.to(octave))) / width).clamp_min(0.0).clamp_max(1.0)
+        picked = chosen[..., None].expand(*chosen.shape, level.shape[-1])
+        own = level.gather(-2, picked)[..., 0, :]
+        a, b = own.gather(-1, low), own.gather(-1, (low + 1).clamp_max(last))
+        error = (a + part * (b - a)).exp() * (1 / share.clamp_min(1e-12) - 1)
+        return error.masked_fill(share >= 1, 0.0).masked_fill(rest <= 0, 0.0)[..., 0]
+
+    def of_head(self, kept: int, n: int) -> tuple[Tensor, Tensor]:
+        """Errors and keys read, by query, with the same kept set and n in every head."""
+        chosen = torch.full((*self.seen.shape, 1), kept)
+        drawn = self.rest[..., kept : kept + 1].clamp_max(n)
+        return self.errors(chosen, drawn), self.kept[..., kept] + drawn[..., 0]
+
+    def of_query(self, per_spread: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The same with kept sets and n that follow the queries."""
+        some = slice(len(TOPS))
+        chosen, n = choose(per_spread, self.spread[..., some], self.rest[..., some], self.kept[..., some])
+        return self.errors(chosen, n), self.kept.gather(-1, chosen)[..., 0] + n[..., 0]
+
+    # --- budgets ----------------------------------------------------------------------------------
+
+    def options(self, by_query: bool = True) -> Options:
+        """What each head may do, with its error and its keys."""
+        most = int(self.rest.max())
+        sizes = sorted({round(FEWEST * 2 ** (k / 4)) for k in range(4 * 40) if FEWEST * 2 ** (k / 4) < most})
+        found = [
+            (
+                HeadBudget(0, 0, Sampling(draw=Different(), kept=kept, weight="rest"), n),
+                self.of_head(place, n),
+            )
+            for place, kept in enumerate(SPACE)
+            for n in sizes or [FEWEST]
+        ]
+        # keys drawn per unit of spread, in units of each head's own: all keys at its widest query
+        unit = most / self.spread.amax((2, 3)).double().clamp_min(1e-30)
+        for k in range(48 if by_query else 0):
+            factor = 2 ** (k / 4 - 7)
+            found.append((replace(FOLLOWING, by_query=factor), self.of_query(factor * unit[..., None, None])))
+        nothing = torch.zeros_like(self.seen)
+        found.append((HeadBudget(0, 0, n=None), (nothing, self.seen)))
+        kinds, pairs = zip(*found, strict=True)
+        errors, keys = (torch.stack([one[k].mean(2).double() for one in pairs], -1) for k in (0, 1))
+        return Options(kinds, unit, errors, keys)
+
+    def terms(self, entries: Sequence[HeadBudget]) -> tuple[Tensor, Tensor]:
+        """Errors and keys by layer, head and query, of one budget a head; `entries` by layer, then head."""
+        errors, keys = torch.zeros_like(self.seen), self.seen.clone()
+        for one in entries:
+            if one.n is None or not bool((self.seen[one.layer, one.head] > 0).any()):
+                continue
+            here = self.only(one.layer, one.head)
+            if one.by_query is not None:
+                pair = here.of_query(one.by_query)
+            else:
+                pair = here.of_head(_place(one), one.n)
+            errors[one.layer, one.head], keys[one.layer, one.head] = pair[0][0, 0], pair[1][0, 0]
+        return errors, keys
+
+    def only(self, layer: int, head: int) -> Answer:
+        """One head of it."""
+        here = (slice(layer, layer + 1), slice(head, head + 1))
+        parts = (self.squares[here], self.share, self.rest[here], self.spread[here], self.seen[here])
+        return Answer(self.unit, *parts, self.passage)
+
+    def predict(self, entries: Sequence[HeadBudget], level: float = 0.95) -> Predicted:
+        """The answer's error under these budgets, with its interval over passages, queries and drawn labels."""
+        errors, _ = self.terms(entries)
+        return self.interval(errors.sum((0, 1)).double(), level)
+
+    def interval(self, by_query: Float[Tensor, " queries"], level: float) -> Predicted:
+        """Passages are drawn anew, and queries in each of them."""
+        generator = torch.Generator().manual_seed(0)
+        groups = [by_query[self.passage == one] for one in self.passage.unique()]
+        means = torch.stack(
+            [
+                one[torch.randint(len(one), (RESAMPLES, len(one)), generator=generator)].mean(1)
+                for one in groups
+            ]
+        )
+        weight = torch.tensor([float(len(one)) for one in groups], dtype=torch.float64)
+        picked = torch.randint(len(groups), (RESAMPLES, len(groups)), generator=generator)
+        totals = (means.T.gather(1, picked) * weight[picked]).sum(1) / weight[picked].sum(1)
+        tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+        low, high = totals.quantile(tail).tolist()
+        value = float(by_query.mean())
+        return Predicted(value, min(low, value), max(high, value), self.unit)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        from safetensors.torch import save_file
+
+        tensors = {name: getattr(self, name).contiguous() for name in ARRAYS}
+        save_file(tensors, str(path), metadata={"unit": self.unit})
+
+    @classmethod
+    def load(cls, path: Path) -> Answer:
+        """From its file, whose arrays must fit together."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), "pt") as file:
+                found = {name: file.get_tensor(name) for name in ARRAYS}
+                unit = (file.metadata() or {}).get("unit", "")
+        except (OSError, SafetensorError) as problem:
+            raise InputError(
+                f"{path} cannot be read, so nothing is known of the model's answer: analyse again."
+            ) from problem
+        places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
+        shapes = {
+            "squares": (*places, sets, sizes), "rest": (*places, sets), "spread": (*places, sets),
+            "passage": places[-1:],
+        }  # fmt: skip
+        if any(tuple(found[name].shape) != shape for name, shape in shapes.items()):
+            raise InputError(f"{path} is of another version, or was edited: analyse again.")
+        return cls(unit, **found)
+
+
+ARRAYS = ("squares", "share", "rest", "spread", "seen", "passage")
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What the heads may do, the same list for all."""
+
+    budgets: tuple[HeadBudget, ...]
+    unit: Float[Tensor, "layers heads"]
+    """What their `by_query` is to be multiplied by."""
+    error: Float[Tensor, "layers heads options"]
+    keys: Float[Tensor, "layers heads options"]
+
+    def cheapest(self, *, error: float | None = None, keys: float | None = None) -> list[HeadBudget]:
+        """The fewest keys with at most this error of all heads together, or the least error with at most these keys."""
+        low, high = math.log(1e-30), math.log(1e10)
+        found: Tensor | None = None
+        for _ in range(PRICES):  # a higher price takes fewer keys and makes a larger error
+            middle = (low + high) / 2
+            best = (self.error + math.exp(middle) * self.keys).argmin(-1, keepdim=True)
+            sums = (float(part.gather(-1, best).sum()) for part in (self.error, self.keys))
+            total_error, total_keys = sums
+            enough = total_error <= error if error is not None else total_keys > (keys or 0.0)
+            low, high = (middle, high) if enough else (low, middle)
+            if enough == (error is not None):
+                found = best
+        if found is None:
+            least = float(self.keys.amin(-1).sum())
+            raise InputError(
+                f"A total of {keys or 0:,.0f} keys is too small: all heads together read at least {least:,.0f}, what they "
+                "keep and draw at the least. Give more."
+            )
+        rows = enumerate(found[..., 0].tolist())
+        return [self._budget(layer, head, place) for layer, row in rows for head, place in enumerate(row)]
+
+    def _budget(self, layer: int, head: int, place: int) -> HeadBudget:
+        one, here = self.budgets[place], (layer, head)
+        follow = None if one.by_query is None else one.by_query * float(self.unit[here])
+        return replace(
+            one,
+            layer=layer,
+            head=head,
+            by_query=follow,
+            keys=float(self.keys[here][place]),
+            visible_keys=float(self.keys[here][-1]),
+            answer=float(self.error[here][place]),
+        )
+
+
+def _place(one: HeadBudget) -> int:
+    if one.sampling.kept not in SPACE or one.sampling.weight != "rest":
+        raise InputError(
+            f"Layer {one.layer}, head {one.head} reads {one.sampling}, which the analysis has no errors for: it knows "
+            f"{SPACE_WORDS}, drawn keys weighing for all the rest."
+        )
+    return SPACE.index(one.sampling.kept)

@@ -1,0 +1,111 @@
+"""How a model's own answer depends on what its heads put out.
+
+The answer of a language model, a masked one or a classifier is a law p, and labels y drawn from it give the gradient
+g = ∂ Σ_t log p(y_t)/∂o with E ggᵀ the Fisher matrix: a small change δ of a head's output o at a query changes the answer by
+KL ≈ ½ E(gᵀδ)². The answer of a sentence encoder is its embedding, the mean of its last states at length 1, and g = Jᵀε
+with random signs ε: the embedding moves by E‖·‖² ≈ E(gᵀδ)².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from attnlimit.errors import ModelNotSupported
+from attnlimit.models.see.interface import Call, observe
+from attnlimit.models.see.load import Loaded, decoder_inputs
+
+NATS, CHANGE = "nats", "squared change of the embedding"
+"""What a change of the answer is counted in: KL, or for encoders how far an embedding of length 1 moves."""
+OFF = "analyse without the answer (--answer off)"
+
+
+def unit(kind: str) -> str:
+    """What a change of the answer of such a model is counted in."""
+    return CHANGE if kind == "encoder" else NATS
+
+
+def per_query(kind: str, tokens: int) -> float:
+    """What Σ over heads of the mean over queries of E(gᵀδ)² is multiplied by: nats a token of a language model, nats a
+    text of a classifier, the squared change of an encoder."""
+    half = 1.0 if kind == "encoder" else 0.5
+    return half * tokens if kind in ("classifier", "encoder") else half
+
+
+def answer_gradients(
+    loaded: Loaded,
+    ids: Int[Tensor, "1 length"],
+    rows: Int[Tensor, " m"],
+    draws: int,
+    generator: torch.Generator,
+) -> dict[int, Float[Tensor, "draws m heads dv"]]:
+    """g by layer, at some queries of one text, `draws` times: one forward pass with its graph, and a backward pass a draw."""
+    outputs: dict[int, Tensor] = {}
+
+    def keep(call: Call) -> Tensor:
+        if call.layer in outputs:
+            raise ModelNotSupported(
+                f"{loaded.name} calls {call.name} more than once for a text, so the gradient of its answer is not known: "
+                f"{OFF}."
+            )
+        out = call.output()
+        outputs[call.layer] = out if out.requires_grad else out.detach().requires_grad_()
+        return outputs[call.layer]
+
+    with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
+        answer = _answer(loaded, ids.to(loaded.model.device))
+        found = [
+            _gradients(answer, list(outputs.values()), loaded.kind, generator, k + 1 < draws)
+            for k in range(draws)
+        ]
+    return {
+        layer: torch.stack([one[place][0, rows.to(one[place].device)].float() for one in found])
+        for place, layer in enumerate(outputs)
+    }
+
+
+@contextmanager
+def _enough_memory(loaded: Loaded, ids: Tensor) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as problem:
+        if not isinstance(problem, torch.OutOfMemoryError) and "alloc" not in str(problem):
+            raise
+        raise ModelNotSupported(
+            f"A backward pass of {loaded.name} over {ids.shape[1]} tokens does not fit the memory: use shorter passages "
+            f"(--tokens), a smaller dtype, or {OFF}."
+        ) from problem
+
+
+def _answer(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Tensor:
+    """Log-probabilities (positions, classes), or the embedding (d,)."""
+    found = loaded.model(input_ids=ids, **decoder_inputs(loaded, ids))
+    if loaded.kind == "encoder":
+        return normalize(found.last_hidden_state[0].float().mean(0), dim=0)
+    return found.logits.flatten(0, -2).float().log_softmax(-1)
+
+
+def _gradients(
+    answer: Tensor, outputs: list[Tensor], kind: str, generator: torch.Generator, again: bool
+) -> list[Tensor]:
+    if kind == "encoder":
+        signs = torch.randint(2, answer.shape, generator=generator).to(answer) * 2 - 1
+        target = (signs * answer).sum()
+    else:
+        labels = torch.multinomial(answer.detach().exp().cpu(), 1, generator=generator).to(answer.device)
+        target = answer.gather(1, labels).sum()
+    given = torch.autograd.grad(target, outputs, retain_graph=again, allow_unused=True)
+    pairs = zip(outputs, given, strict=True)
+    return [torch.zeros_like(out) if one is None else one.detach() for out, one in pairs]
+
+
+def spread_rows(length: int, count: int, generator: torch.Generator) -> Int[Tensor, " m"]:
+    """Places of a text, one at random in each of `count` stretches of equal length."""
+    count = min(count, length)
+    edges = torch.arange(count + 1) * length // count
+    return edges[:-1] + (torch.rand(count, generator=generator) * edges.diff()).long()

@@ -67,6 +67,15 @@ def test_dtype_task_and_file_each_have_an_entry(tiny_gguf, cache) -> None:
     assert len(list(cache.iterdir())) == 4
 
 
+def test_a_default_dtype_is_not_kept_for_another(tiny_gguf, cache) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert load(tiny_gguf).model.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert load(tiny_gguf).model.dtype == torch.float32
+
+
 @pytest.mark.parametrize("damage", ["short weights", "no weights", "no JSON", "another config", "tokenizer"])
 def test_a_damaged_entry_is_made_again(tiny_gguf, cache, damage) -> None:
     first = load(tiny_gguf)

@@ -126,7 +126,8 @@ def _from_gguf(
 ) -> Loaded:
     transformers = need_transformers()
     file, dtype = Path(source.place, str(source.gguf)), str(options["dtype"]).removeprefix("torch.")
-    folder = converted.place(file, transformers.__version__, dtype, task)
+    # torch's default dtype is what "auto" comes to for most GGUF files.
+    folder = converted.place(file, transformers.__version__, dtype, torch.get_default_dtype(), task)
     kept = _kept(folder, source, task, options)
     if kept is not None:
         return kept
@@ -153,7 +154,7 @@ def _kept(folder: Path, source: Source, task: str | None, options: dict[str, Any
     here = replace(source, place=str(folder), gguf=None)
     try:
         loaded = _read(here, task, options)
-    except (InputError, ModelNotSupported):
+    except (InputError, ModelNotSupported, OSError):
         loaded = None
     if loaded is not None and loaded.tokenizer is None:
         if _has_tokenizer(folder):

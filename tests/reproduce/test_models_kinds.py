@@ -162,6 +162,14 @@ def test_the_first_model_that_can_be_had_is_settled_when_read(only_packaged, mon
     assert ModelChoice.model_validate({"first_of": found.first_of}).use == "nobody/no-such-model"
 
 
+def test_packaged_models_are_known_by_name(only_packaged, monkeypatch):
+    assert can_be_had("smollm2")
+    assert can_be_had("minilm")
+    can_be_had.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not can_be_had("smollm2")
+
+
 def test_a_model_given_by_name_is_not_looked_for(monkeypatch):
     monkeypatch.setattr(model_fields, "can_be_had", lambda name: pytest.fail("asked"))
     found = ModelChoice.model_validate("random-bert")

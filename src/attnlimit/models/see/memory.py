@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnlimit.exact.populations import MOST_BINS
-from attnlimit.exact.prepare import BIN_ABOVE, QUERIES_AT_ONCE
+from attnlimit.exact.prepare import MODELS_BIN_ABOVE, QUERIES_AT_ONCE
 from attnlimit.models.see.layers import first_count
 
 QUADRATURE_POINTS = 160
@@ -41,9 +41,9 @@ def estimate_memory(model: Any, *, tokens: int, keys: int, queries: int, points:
     size = next(model.parameters()).element_size()
     layer = tokens * (10 * hidden + 2.5 * inner) * size
     few = min(queries, QUERIES_AT_ONCE)
-    atoms = MOST_BINS if keys > BIN_ABOVE else keys
+    atoms = MOST_BINS if keys > MODELS_BIN_ABOVE else keys
     scores = 50.0 * queries * keys
-    if keys > BIN_ABOVE:
+    if keys > MODELS_BIN_ABOVE:
         curves = 80.0 * few * atoms * (width + 4)
     else:
         curves = 24.0 * few * QUADRATURE_POINTS * points * (width + 4)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 TOPS = (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """How many keys of largest score a query may keep."""
-FEWEST = 2
+FEWEST = 4
 """Keys that are drawn at least, so that the rest is never left out."""
 
 

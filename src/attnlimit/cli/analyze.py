@@ -9,7 +9,7 @@ import typer
 
 from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
 from attnlimit.cli.model_options import Device, Dtype, Model, Text, loaded_model
-from attnlimit.errors import MissingExtra
+from attnlimit.errors import InputError, MissingExtra
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import save
 
@@ -31,6 +31,9 @@ def analyze(
     ] = "context",
     passages: Annotated[int | None, typer.Option(help="Passages read.")] = None,
     rel_error: Annotated[float, typer.Option(help="Error allowed, relative to the head's outputs.")] = 0.05,
+    answer: Annotated[
+        str, typer.Option(help="on: also what each head's error does to the model's answer; off: heads only.")
+    ] = "on",
     seed: Annotated[int, typer.Option(help="Seed of the choice of queries.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
@@ -45,8 +48,15 @@ def analyze(
     from attnlimit.models.see.text import texts
     from attnlimit.report.html import write_report
 
+    if answer not in ("on", "off"):
+        raise InputError(f"--answer must be on or off, got {answer!r}.")
     reading = Reading(
-        tokens=tokens, passages=passages, queries=queries, population=cast(Any, population), seed=seed
+        tokens=tokens,
+        passages=passages,
+        queries=queries,
+        population=cast(Any, population),
+        answer=2 if answer == "on" else 0,
+        seed=seed,
     )
     loaded = loaded_model(model, device, dtype)
     given = texts(text)
@@ -115,6 +125,18 @@ def _show(run: Run) -> None:
     passages = counted(facts.passages, "passage")
     lines.append(f"Method: {facts.method}; {facts.queries} queries, {passages}, seed {facts.seed}.")
     out.print("\n".join(lines), markup=False)
+    if run.answer is not None:
+        _show_answer(run)
+
+
+def _show_answer(run: Run) -> None:
+    """Keys for some errors of the model's answer."""
+    from attnlimit.report.html.analysis import answer_table, answer_words
+
+    columns, rows = answer_table(run)
+    out.print(table(f"What the model's answer needs ({run.facts.answer})", columns, rows))
+    option = "--change" if run.facts.kind == "encoder" else "--kl"
+    out.print(f"{answer_words(run)} Budgets for it: attnlimit budget RUN {option} 0.01", markup=False)
 
 
 def _cell(need: Needed, visible: float) -> str:

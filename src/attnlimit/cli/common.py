@@ -86,6 +86,19 @@ def whole_numbers(text: str, name: str = "--n") -> list[int]:
     return sorted({round(value) for value in numbers(text, name)} - {0})
 
 
+def share(text: str, name: str) -> float:
+    """A share as a number or in per cent.
+
+    >>> share("10%", "keys"), share("0.1", "keys")
+    (0.1, 0.1)
+    """
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        raise InputError(f"--{name} must be a share such as 10% or 0.1, got {text!r}.") from None
+    return value / 100 if text.endswith("%") else value
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """A compact table, numbers to the right."""
     grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)

@@ -84,6 +84,7 @@ def verify(
 def _show(result: Verification) -> None:
     """A row a layer, the logits, the task, the verdict."""
     from attnlimit.models.judge.verify import FLOOR
+    from attnlimit.models.see.gradient import CHANGE, NATS
 
     ratio = result.measured.clamp_min(FLOOR) / result.predicted.clamp_min(FLOOR)
     rows: list[tuple[object, ...]] = []
@@ -109,9 +110,13 @@ def _show(result: Verification) -> None:
         f"Keys per query and head: {result.keys:.4g}, {result.share:.1%} of full attention. {result.windows} windows of "
         f"{result.tokens} tokens, {len(result.full.per_example)} examples, {len(result.seeds)} seeds.",
     ]
-    if result.divergence is not None:
-        logits = f"KL {result.divergence!r} nats per position, same first choice in {result.agreement!r}"
-        lines.insert(0, f"Logits: {logits}.")
+    unit = NATS + " per position" if result.agreement is not None else CHANGE
+    answer = f"Answer: {result.answer!r} {unit}"
+    if result.answer_predicted is not None:
+        answer += f", predicted {result.answer_predicted}"
+    if result.agreement is not None:
+        answer += f"; same first choice in {result.agreement!r}"
+    lines.insert(0, answer + ".")
     out.print("\n".join(lines), markup=False)
     _show_needles(result)
     colour = "green" if result.holds else "red"

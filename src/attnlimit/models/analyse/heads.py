@@ -157,9 +157,7 @@ class Measured:
         masks = [(one.kept.mask(scores, positions) & ~hidden).sum(1).double() for one in self.samplings]
         self.kept.append(masks)
         binned = seen.scores.shape[1] > MODELS_BIN_ABOVE
-        self.squares.append(
-            [squares(seen, self.n, one, positions, binned=binned) for one in self.samplings]
-        )
+        self.squares.append([squares(seen, self.n, one, positions, binned=binned) for one in self.samplings])
 
     def report(self, layer: int, head: int, share: float | None) -> HeadReport:
         visible, effective = torch.cat(self.visible), torch.cat(self.effective)

@@ -27,6 +27,8 @@ from attnlimit.models.see.gradient import CHANGE
 
 SCHEMA = "attnlimit.run/3"
 SPLITS = ("answer", "output", "head", "uniform")
+ANSWER_LEVELS = (0.1, 0.03, 0.01, 0.003, 0.001)
+"""Errors of the answer, nats a token or squared change, for which keys are told unasked."""
 ANSWER = "answer.safetensors"
 REMEDY = "`attnlimit analyze MODEL --out DIR` makes a run that this version reads."
 
@@ -153,6 +155,11 @@ class Run(Drawn):
             entries = self._split(policy, room, split or "output")
         words = policy if aim == "rel_error" else f"{policy}, {split} split"
         return self._budgets(entries, words, rel_error=rel_error)
+
+    def answer_levels(self) -> list[Budgets]:
+        """The cheapest budgets for each of `ANSWER_LEVELS`."""
+        aim = "change" if self._answer().unit == CHANGE else "kl"
+        return [self._for_answer(aim, level, "best") for level in ANSWER_LEVELS]
 
     def predict(self, budgets: Budgets) -> Predicted:
         """The error of the model's answer under any budgets for this model, on texts as long as this run's."""

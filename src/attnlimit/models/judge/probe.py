@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnlimit.models.attend.sampled import Attended, sampled_attention, sampled_output
 from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.see.gradient import answer_error, answer_of
 from attnlimit.models.see.interface import Call, observe
 from attnlimit.models.see.load import Loaded, decoder_inputs
 from attnlimit.models.see.text import special_tokens
@@ -27,10 +28,10 @@ class Probe:
     hidden_error: Float[Tensor, "seeds windows states"]
     """Σ ‖sampled − full‖² of the hidden states behind each layer, in two separate runs."""
     hidden_square: Float[Tensor, "windows states"]
-    divergence: Float[Tensor, "seeds windows"] | None
-    """Mean KL(full ‖ sampled) of the logits' laws, nats; None for models without logits."""
+    answer: Float[Tensor, "seeds windows"]
+    """Mean KL(full ‖ sampled) over positions, nats; for an encoder the squared change of its embedding."""
     agreement: Float[Tensor, "seeds windows"] | None
-    """Share of positions with the same most probable answer."""
+    """Share of positions with the same most probable answer; None for an encoder."""
     attended_keys: float
     """Distinct keys per query and head in the sampled runs."""
     attended_share: float
@@ -66,7 +67,7 @@ def probe(
         if progress is not None:
             progress(done, len(windows))
     head_square, hidden_square, *cells = zip(*found, strict=True)
-    head_error, hidden_error, *logits = (torch.stack(part, 1) for part in cells)
+    head_error, hidden_error, answer, *agreement = (torch.stack(part, 1) for part in cells)
     keys, seen, queries = (
         sum(float(getattr(one, name).sum()) for one in attended) for name in ("keys", "seen", "queries")
     )
@@ -75,8 +76,8 @@ def probe(
         head_square=torch.stack(head_square),
         hidden_error=hidden_error,
         hidden_square=torch.stack(hidden_square),
-        divergence=logits[0] if logits else None,
-        agreement=logits[1] if logits else None,
+        answer=answer,
+        agreement=agreement[0] if agreement else None,
         attended_keys=keys / queries,
         attended_share=keys / seen,
     )
@@ -109,26 +110,22 @@ class _Heads:
             self.error[place, call.layer] += error.cpu()
 
 
-def _run(loaded: Loaded, ids: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """The hidden states behind each layer, and the logits if there are any."""
+def _run(loaded: Loaded, ids: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The hidden states behind each layer, and the answer."""
     inputs = {"input_ids": ids[None], **decoder_inputs(loaded, ids[None])}
     output = loaded.model(**inputs, output_hidden_states=True)
     names = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
     states = [state for name in names for state in (getattr(output, name, None) or ())[1:]]
-    return states, getattr(output, "logits", None)
+    return states, answer_of(loaded, output)
 
 
-def _changes(
-    full: tuple[list[Tensor], Tensor | None], sampled: tuple[list[Tensor], Tensor | None]
-) -> tuple[Tensor, ...]:
-    """Σ‖sampled − full‖² of the states; with logits also mean divergence and agreement."""
+def _changes(full: tuple[list[Tensor], Tensor], sampled: tuple[list[Tensor], Tensor]) -> tuple[Tensor, ...]:
+    """Σ‖sampled − full‖² of the states, the answer's error, and if it has classes the share of equal first choices."""
     pairs = zip(full[0], sampled[0], strict=True)
-    error = _squares([b.double() - a.double() for a, b in pairs])
-    if full[1] is None or sampled[1] is None:
-        return (error,)
-    p, q = (logits.float().log_softmax(-1) for logits in (full[1], sampled[1]))
-    divergence = (p.exp() * (p - q)).sum(-1).double().mean().clamp_min(0)
-    return error, divergence.cpu(), (p.argmax(-1) == q.argmax(-1)).double().mean().cpu()
+    found = _squares([b.double() - a.double() for a, b in pairs]), answer_error(full[1], sampled[1])
+    if full[1].ndim == 1:
+        return found
+    return *found, (full[1].argmax(-1) == sampled[1].argmax(-1)).double().mean().cpu()
 
 
 def _squares(states: Sequence[Tensor]) -> Float[Tensor, " states"]:

@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.files.strict import to_record
 from attnlimit.inputs import as_count
-from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.budget.budgets import Budgets, Predicted
 from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
 from attnlimit.models.judge.probe import Probe, probe
 from attnlimit.models.judge.solved import NeedleResult, needle_result
@@ -22,6 +23,8 @@ from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, token_windows
 
+ROUNDING = 1e-6
+"""An answer's error below this is rounding."""
 FLOOR = 1e-3
 """Relative errors below this are rounding, whatever was predicted."""
 
@@ -62,8 +65,10 @@ class Verification:
     measured_high: Float[Tensor, "layers heads"]
     hidden: tuple[Uncertain, ...]
     """Relative rms error of the hidden states behind each layer, errors of earlier layers included."""
-    divergence: Uncertain | None
-    """KL(full ‖ sampled), nats per position."""
+    answer: Uncertain
+    """KL(full ‖ sampled), nats per position; for an encoder the squared change of its embedding."""
+    answer_predicted: Predicted | None
+    """The same as the budgets have it; None: they do not say, or say it for another length."""
     agreement: Uncertain | None
     keys: float
     """Distinct keys per query and head in the sampled runs."""
@@ -101,6 +106,11 @@ class Verification:
                 f"({self.allowed.heads:.0%} may); worst is layer {layer}, head {head}: "
                 f"{self.measured[layer, head]:.3g} measured, {self.predicted[layer, head]:.3g} predicted."
             )
+        predicted = self.answer_predicted
+        if predicted is not None and self.answer.low > (1 + self.allowed.slack) * max(
+            predicted.high, ROUNDING
+        ):
+            found.append(f"The answer's error is {self.answer!r} {predicted.unit}, predicted {predicted}.")
         if not self.drop.value <= self.allowed.drop:
             found.append(
                 f"{self.full.name} goes from {self.full.value:.4g} to {self.sampled_value.value:.4g}: a loss of "
@@ -151,7 +161,10 @@ class Verification:
             "share": self.share,
             "heads": per_head,
             "hidden": [one.to_dict() for one in self.hidden],
-            "divergence": None if self.divergence is None else self.divergence.to_dict(),
+            "answer": {
+                **self.answer.to_dict(),
+                "predicted": None if self.answer_predicted is None else to_record(self.answer_predicted),
+            },
             "agreement": None if self.agreement is None else self.agreement.to_dict(),
             "task": {
                 "full": self.full.to_dict(),
@@ -210,6 +223,7 @@ def verify(
         level=level,
         allowed=allowed,
         predicted=_predicted(budgets),
+        answer_predicted=budgets.predicted if budgets.tokens == trial.length(loaded) else None,
         **_errors(seen, level),
         keys=seen.attended_keys,
         share=seen.attended_share,
@@ -235,7 +249,7 @@ def _errors(seen: Probe, level: float) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {"measured": head, "measured_low": low, "measured_high": high}
     found["hidden"] = tuple(Uncertain(*ends) for ends in zip(*states, strict=True))
-    for name in ("divergence", "agreement"):
+    for name in ("answer", "agreement"):
         cells = getattr(seen, name)
         known = cells is not None
         found[name] = uncertain(cells.mean(), crossed_means(cells, generator), level) if known else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -58,7 +59,8 @@ def answer_gradients(
         return outputs[call.layer]
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
-        answer = _answer(loaded, ids.to(loaded.model.device))
+        given = ids.to(loaded.model.device)
+        answer = answer_of(loaded, loaded.model(input_ids=given, **decoder_inputs(loaded, given)))
         found = [
             _gradients(answer, list(outputs.values()), loaded.kind, generator, k + 1 < draws)
             for k in range(draws)
@@ -82,12 +84,18 @@ def _enough_memory(loaded: Loaded, ids: Tensor) -> Iterator[None]:
         ) from problem
 
 
-def _answer(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Tensor:
-    """Log-probabilities (positions, classes), or the embedding (d,)."""
-    found = loaded.model(input_ids=ids, **decoder_inputs(loaded, ids))
+def answer_of(loaded: Loaded, output: Any) -> Float[Tensor, "positions classes"] | Float[Tensor, " d"]:
+    """What a model says of one text: log-probabilities, or the embedding."""
     if loaded.kind == "encoder":
-        return normalize(found.last_hidden_state[0].float().mean(0), dim=0)
-    return found.logits.flatten(0, -2).float().log_softmax(-1)
+        return normalize(output.last_hidden_state[0].float().mean(0), dim=0)
+    return output.logits.flatten(0, -2).float().log_softmax(-1)
+
+
+def answer_error(full: Tensor, sampled: Tensor) -> Float[Tensor, ""]:
+    """KL(full ‖ sampled) in nats, mean over positions, or the squared change of the embedding."""
+    if full.ndim == 1:
+        return (sampled - full).double().square().sum().cpu()
+    return (full.exp() * (full - sampled)).sum(-1).double().mean().clamp_min(0).cpu()
 
 
 def _gradients(

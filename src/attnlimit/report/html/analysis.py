@@ -7,15 +7,18 @@ from typing import Any
 
 from attnlimit.files.strict import to_record
 from attnlimit.models.analyse.heads import PHASES, SCORE_BINS, HeadReport
-from attnlimit.models.analyse.run import Run
+from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.budget.needed import POLICIES
+from attnlimit.models.see.gradient import NATS
 from attnlimit.numerics.counts import short_count
 from attnlimit.numerics.words import counted
 from attnlimit.rates.error_curve import ErrorCurve
-from attnlimit.report.html.page import Page
+from attnlimit.report.html.page import Page, Sheet
 
 SHARES = {"own": "the own token", "sinks": "the first 4 keys", "window": "the last 16 keys"}
 STEPS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)
+SAME = 0.01
+"""An error of the answer, one of `ANSWER_LEVELS`, at which the model still says the same."""
 FINE = 6
 """Points of a drawn curve between two of its own."""
 
@@ -44,7 +47,8 @@ def analysis(run: Run, folder: str = "RUN") -> Page:
             f"{counted(facts.passages, 'passage')} of {facts.tokens:,} tokens",
             f"{facts.queries} queries per head",
         ],
-        summary=[_lead(run)],
+        summary=[*([] if run.answer is None else [answer_words(run)]), _lead(run)],
+        tables=[] if run.answer is None else [Sheet("What the model's answer needs", *answer_table(run))],
         heads={
             "pooled": facts.population == "corpus",
             "folder": folder,
@@ -59,6 +63,43 @@ def analysis(run: Run, folder: str = "RUN") -> Page:
         },
         methods=_methods(run),
     )
+
+
+def answer_words(run: Run) -> str:
+    """How many keys the same answers take, in a sentence."""
+    (found,) = [one for one, level in zip(run.answer_levels(), ANSWER_LEVELS, strict=True) if level == SAME]
+    share, nats = 100 * (found.share or 0.0), run.facts.answer == NATS
+    what = f"gives the same answers (KL {SAME:g} nats{' a text' * (run.facts.kind == 'classifier')})"
+    if not nats:
+        what = f"gives the same embeddings (squared change {SAME:g})"
+    return f"{run.facts.model} {what} with {share:.3g} % of its keys, texts of {run.facts.tokens:,} tokens."
+
+
+def answer_table(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: the error of the answer, its interval, and the keys that it takes."""
+    columns = [
+        "error of the answer",
+        "interval",
+        "keys",
+        "keys per query and head",
+        "heads by query",
+        "full heads",
+    ]
+    rows = []
+    for one in run.answer_levels():
+        if one.predicted is None or one.total is None:
+            continue
+        rows.append(
+            [
+                f"{one.predicted.value:.3g}",
+                f"{one.predicted.low:.2g} … {one.predicted.high:.2g}",
+                f"{100 * (one.share or 0):.3g} %",
+                f"{one.total / len(one.entries):.3g}",
+                str(sum(head.by_query is not None for head in one.entries)),
+                str(sum(head.n is None for head in one.entries)),
+            ]
+        )
+    return columns, rows
 
 
 def _lead(run: Run) -> str:
@@ -120,6 +161,7 @@ def _methods(run: Run) -> list[tuple[str, object]]:
         ("Keys", keys),
         ("Error", "(mean over queries of E‖Γₙ − Γ‖² / mean‖Γ‖²)^½: root mean square change of the head's output over queries and draws of keys, relative to the size of its outputs"),
         ("Method", facts.method),
+        ("Answer", "KL between the full model's predictions and the sampled one's, to second order: ½ Σ over heads of the mean over queries of E(gᵀδ)², g the gradient of the model's own answer (labels drawn from it), δ the head's exact error; for an encoder the squared change of its embedding. Intervals: 95 %, over passages, queries and labels"),
         ("Keys needed", "the least number of keys, kept and drawn together, that a query reads (mean over queries) so that this error is at most ε; never more than it sees, and then all; between the stored points of a curve its square is a + b/n"),
         ("Slope", "of log error against log n for random keys, by least squares; without replacement n of R keys count as n/(1 − n/R) independent ones"),
         ("Seed", facts.seed),

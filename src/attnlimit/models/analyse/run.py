@@ -162,7 +162,8 @@ class Run(Drawn):
         return [self._for_answer(aim, level, "best") for level in ANSWER_LEVELS]
 
     def predict(self, budgets: Budgets) -> Predicted:
-        """The error of the model's answer under any budgets for this model, on texts as long as this run's."""
+        """The error of the model's answer under any budgets for this model, on texts as long as this run's. Budgets that
+        were chosen on this very run look better here than they are: their own `predicted` allows for that."""
         answer, tokens = self._answer(), self.facts.tokens
         if (budgets.layers, budgets.heads) != self.shape or budgets.model not in ("", self.facts.model):
             raise InputError(
@@ -197,11 +198,11 @@ class Run(Drawn):
         if aim in ("keys", "total"):
             visible = float(answer.seen.mean(2).sum())
             room = _share(value) * visible if aim == "keys" else value
-            entries = options.cheapest(keys=room)
+            found = options.cheapest(keys=room)
         else:
-            entries = options.cheapest(error=math.log1p(value) if aim == "perplexity" else value)
+            found = options.cheapest(error=math.log1p(value) if aim == "perplexity" else value)
         words = f"least for the model's answer, {'by head and query' if policy == 'best' else 'by head'}"
-        return self._budgets(entries, words, predicted=answer.predict(entries), space=SPACE_WORDS)
+        return self._budgets(found.entries, words, predicted=found.predicted, space=SPACE_WORDS)
 
     def _budgets(self, entries: Sequence[HeadBudget], policy: str, **more: Any) -> Budgets:
         facts, (layers, heads) = self.facts, self.shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -32,7 +32,8 @@ SPACE_WORDS = (
     f"own token, 4 sinks, window of 0, 16 or 64, top {TOPS[0]} to {TOPS[-1]}, drawn keys by head or by query"
 )
 FOLLOWING = HeadBudget(0, 0, Sampling(draw=Different(), kept=BASE, weight="rest"), FEWEST, by_query=1.0)
-PRICES = 100
+PRICES = 60
+PARTS = 8
 RESAMPLES = 2000
 
 
@@ -60,46 +61,43 @@ class Answer:
         level = filled * (self.share / (1 - self.share)).to(filled)
         object.__setattr__(self, "_level", level.clamp_min(1e-30).log())
 
-    @property
-    def kept(self) -> Float[Tensor, "layers heads queries sets"]:
-        return self.seen[..., None] - self.rest
-
-    def errors(
-        self, chosen: Int[Tensor, "layers heads queries 1"], n: Float[Tensor, "layers heads queries 1"]
-    ) -> Float[Tensor, "layers heads queries"]:
-        """Each query's term with a kept set and n. Between shares, e·n/(R − n) is a power of n."""
-        level: Tensor = self._level  # type: ignore[attr-defined]
-        rest = self.rest.gather(-1, chosen)
-        share = n / rest.clamp_min(1)
-        octave = -share.clamp(1e-12, 1.0).log2()
-        last = len(self.share) - 1
-        low = torch.where(octave < 1, 0, octave.floor().long()).clamp_max(max(last - 1, 0))
-        width = torch.where(low == 0, 0.5, 1.0)
-        part = ((octave - torch.where(low == 0, 0.5, low.to(octave))) / width).clamp_min(0.0).clamp_max(1.0)
-        picked = chosen[..., None].expand(*chosen.shape, level.shape[-1])
-        own = level.gather(-2, picked)[..., 0, :]
-        a, b = own.gather(-1, low), own.gather(-1, (low + 1).clamp_max(last))
-        error = (a + part * (b - a)).exp() * (1 / share.clamp_min(1e-12) - 1)
-        return error.masked_fill(share >= 1, 0.0).masked_fill(rest <= 0, 0.0)[..., 0]
+    _level: Tensor = field(init=False, repr=False)
 
     def of_head(self, kept: int, n: int) -> tuple[Tensor, Tensor]:
         """Errors and keys read, by query, with the same kept set and n in every head."""
-        chosen = torch.full((*self.seen.shape, 1), kept)
-        drawn = self.rest[..., kept : kept + 1].clamp_max(n)
-        return self.errors(chosen, drawn), self.kept[..., kept] + drawn[..., 0]
+        rest = self.rest[..., kept]
+        drawn = rest.clamp_max(n)
+        return self._errors(self._level[..., kept, :], rest, drawn), self.seen - rest + drawn
 
     def of_query(self, per_spread: float | Tensor) -> tuple[Tensor, Tensor]:
         """The same with kept sets and n that follow the queries."""
         some = slice(len(TOPS))
-        chosen, n = choose(per_spread, self.spread[..., some], self.rest[..., some], self.kept[..., some])
-        return self.errors(chosen, n), self.kept.gather(-1, chosen)[..., 0] + n[..., 0]
+        kept = self.seen[..., None] - self.rest[..., some]
+        chosen, n = choose(per_spread, self.spread[..., some], self.rest[..., some], kept)
+        picked = chosen[..., None].expand(*chosen.shape, len(self.share))
+        level, rest = self._level.gather(-2, picked)[..., 0, :], self.rest.gather(-1, chosen)[..., 0]
+        return self._errors(level, rest, n[..., 0]), self.seen - rest + n[..., 0]
+
+    def _errors(
+        self, level: Float[Tensor, "*q shares"], rest: Float[Tensor, "*q"], n: Float[Tensor, "*q"]
+    ) -> Float[Tensor, "*q"]:
+        """With n of the rest drawn. Between shares, e·n/(R − n), whose logarithm is the level, is a power of n."""
+        share = n / rest.clamp_min(1)
+        octave, last = -share.clamp(1e-12, 1.0).log2(), len(self.share) - 1
+        low = torch.where(octave < 1, 0, octave.floor().long()).clamp_max(max(last - 1, 0))
+        start, width = torch.where(low == 0, 0.5, low.to(octave)), torch.where(low == 0, 0.5, 1.0)
+        part = ((octave - start) / width).clamp(0, 1)
+        a = level.gather(-1, low[..., None])[..., 0]
+        b = level.gather(-1, (low + 1).clamp_max(last)[..., None])[..., 0]
+        error = (a + part * (b - a)).exp() * (1 / share.clamp_min(1e-12) - 1)
+        return error.masked_fill((share >= 1) | (rest <= 0), 0.0)
 
     # --- budgets ----------------------------------------------------------------------------------
 
     def options(self, by_query: bool = True) -> Options:
         """What each head may do, with its error and its keys."""
         most = int(self.rest.max())
-        sizes = sorted({round(FEWEST * 2 ** (k / 4)) for k in range(4 * 40) if FEWEST * 2 ** (k / 4) < most})
+        sizes = sorted({round(FEWEST * 2 ** (k / 3)) for k in range(3 * 40) if FEWEST * 2 ** (k / 3) < most})
         found = [
             (
                 HeadBudget(0, 0, Sampling(draw=Different(), kept=kept, weight="rest"), n),
@@ -116,8 +114,8 @@ class Answer:
         nothing = torch.zeros_like(self.seen)
         found.append((HeadBudget(0, 0, n=None), (nothing, self.seen)))
         kinds, pairs = zip(*found, strict=True)
-        errors, keys = (torch.stack([one[k].mean(2).double() for one in pairs], -1) for k in (0, 1))
-        return Options(kinds, unit, errors, keys)
+        errors, keys = (torch.stack([one[k].float() for one in pairs], -1) for k in (0, 1))
+        return Options(kinds, unit, errors, keys, self)
 
     def terms(self, entries: Sequence[HeadBudget]) -> tuple[Tensor, Tensor]:
         """Errors and keys by layer, head and query, of one budget a head; `entries` by layer, then head."""
@@ -139,12 +137,12 @@ class Answer:
         parts = (self.squares[here], self.share, self.rest[here], self.spread[here], self.seen[here])
         return Answer(self.unit, *parts, self.passage)
 
-    def predict(self, entries: Sequence[HeadBudget], level: float = 0.95) -> Predicted:
-        """The answer's error under these budgets, with its interval over passages, queries and drawn labels."""
+    def predict(self, entries: Sequence[HeadBudget]) -> Predicted:
+        """The answer's error under these budgets, which were not chosen on these very queries, with its interval."""
         errors, _ = self.terms(entries)
-        return self.interval(errors.sum((0, 1)).double(), level)
+        return self.interval(errors.sum((0, 1)).double())
 
-    def interval(self, by_query: Float[Tensor, " queries"], level: float) -> Predicted:
+    def interval(self, by_query: Float[Tensor, " queries"], level: float = 0.95) -> Predicted:
         """Passages are drawn anew, and queries in each of them."""
         generator = torch.Generator().manual_seed(0)
         groups = [by_query[self.passage == one] for one in self.passage.unique()]
@@ -198,48 +196,89 @@ ARRAYS = ("squares", "share", "rest", "spread", "seen", "passage")
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What the heads may do, the same list for all."""
+    """What the heads may do, the same list for all, and what each query makes of it.
+
+    A choice that is best on some queries is less good on others. So its error is predicted for queries that it was not made
+    on: the queries are parted, and each part judges what the others choose at the same price.
+    """
 
     budgets: tuple[HeadBudget, ...]
     unit: Float[Tensor, "layers heads"]
     """What their `by_query` is to be multiplied by."""
-    error: Float[Tensor, "layers heads options"]
-    keys: Float[Tensor, "layers heads options"]
+    error: Float[Tensor, "layers heads queries options"]
+    keys: Float[Tensor, "layers heads queries options"]
+    answer: Answer
 
-    def cheapest(self, *, error: float | None = None, keys: float | None = None) -> list[HeadBudget]:
+    def cheapest(self, *, error: float | None = None, keys: float | None = None) -> Chosen:
         """The fewest keys with at most this error of all heads together, or the least error with at most these keys."""
+        parts, mean_error, mean_keys = self._parts(), self.error.mean(2), self.keys.mean(2)
         low, high = math.log(1e-30), math.log(1e10)
-        found: Tensor | None = None
+        found: float | None = None
         for _ in range(PRICES):  # a higher price takes fewer keys and makes a larger error
             middle = (low + high) / 2
-            best = (self.error + math.exp(middle) * self.keys).argmin(-1, keepdim=True)
-            sums = (float(part.gather(-1, best).sum()) for part in (self.error, self.keys))
-            total_error, total_keys = sums
-            enough = total_error <= error if error is not None else total_keys > (keys or 0.0)
+            if error is not None:
+                enough = float(self._judged(middle, parts).sum((0, 1)).mean()) <= error
+            else:
+                enough = float(mean_keys.gather(-1, self._best(middle, mean_error, mean_keys)).sum()) > (
+                    keys or 0
+                )
             low, high = (middle, high) if enough else (low, middle)
             if enough == (error is not None):
-                found = best
+                found = middle
         if found is None:
-            least = float(self.keys.amin(-1).sum())
+            least = float(mean_keys.amin(-1).sum())
             raise InputError(
                 f"A total of {keys or 0:,.0f} keys is too small: all heads together read at least {least:,.0f}, what they "
                 "keep and draw at the least. Give more."
             )
-        rows = enumerate(found[..., 0].tolist())
-        return [self._budget(layer, head, place) for layer, row in rows for head, place in enumerate(row)]
+        best, judged = self._best(found, mean_error, mean_keys), self._judged(found, parts)
+        read, added = mean_keys.gather(-1, best)[..., 0], judged.double().mean(2)
+        rows = enumerate(best[..., 0].tolist())
+        entries = [
+            self._budget(place, layer, head, float(read[layer, head]), float(added[layer, head]))
+            for layer, row in rows
+            for head, place in enumerate(row)
+        ]
+        return Chosen(tuple(entries), self.answer.interval(judged.sum((0, 1)).double()))
 
-    def _budget(self, layer: int, head: int, place: int) -> HeadBudget:
-        one, here = self.budgets[place], (layer, head)
-        follow = None if one.by_query is None else one.by_query * float(self.unit[here])
+    def _parts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each part of the queries: its places, and the means of error and keys over the others."""
+        groups = torch.arange(self.error.shape[2]) % PARTS
+        masks = [groups == one for one in groups.unique()]
+        if len(masks) == 1:
+            return [(masks[0], self.error.mean(2), self.keys.mean(2))]
+        return [(mask, self.error[:, :, ~mask].mean(2), self.keys[:, :, ~mask].mean(2)) for mask in masks]
+
+    def _judged(
+        self, price: float, parts: list[tuple[Tensor, Tensor, Tensor]]
+    ) -> Float[Tensor, "layers heads queries"]:
+        """Errors of queries with what the other parts choose."""
+        found = torch.zeros(self.error.shape[:-1])
+        for mask, error, keys in parts:
+            best = self._best(price, error, keys)
+            picked = best[:, :, None].expand(-1, -1, int(mask.sum()), -1)
+            found[:, :, mask] = self.error[:, :, mask].gather(-1, picked)[..., 0]
+        return found
+
+    @staticmethod
+    def _best(price: float, error: Tensor, keys: Tensor) -> Int[Tensor, "layers heads 1"]:
+        return (error.double() + math.exp(price) * keys.double()).argmin(-1, keepdim=True)
+
+    def _budget(self, place: int, layer: int, head: int, keys: float, answer: float) -> HeadBudget:
+        one = self.budgets[place]
+        follow = None if one.by_query is None else one.by_query * float(self.unit[layer, head])
+        seen = float(self.answer.seen[layer, head].mean())
         return replace(
-            one,
-            layer=layer,
-            head=head,
-            by_query=follow,
-            keys=float(self.keys[here][place]),
-            visible_keys=float(self.keys[here][-1]),
-            answer=float(self.error[here][place]),
+            one, layer=layer, head=head, by_query=follow, keys=keys, visible_keys=seen, answer=answer
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A budget for every head, and what they do to the answer."""
+
+    entries: tuple[HeadBudget, ...]
+    predicted: Predicted
 
 
 def _place(one: HeadBudget) -> int:

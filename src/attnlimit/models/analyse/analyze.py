@@ -25,10 +25,10 @@ from attnlimit.models.analyse.heads import HeadReport, Measured
 from attnlimit.models.analyse.run import Facts, Run
 from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call
-from attnlimit.models.see.gradient import unit
+from attnlimit.models.see.gradient import OFF, unit
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, run_backbone
-from attnlimit.models.see.memory import Memory, estimate_memory
+from attnlimit.models.see.memory import Memory, available_memory, estimate_memory
 from attnlimit.models.see.moments import Moments
 from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.projection import OutputShares
@@ -39,6 +39,8 @@ POINTS, CONTEXT_POINTS = 24, 13
 NEAR_ALL = (0.85, 0.95)
 CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
 DEFAULT_TOKENS = 512
+ANSWER_QUERIES = 2
+"""For each query of a head's own error: they cost little, and answers differ more from query to query."""
 
 
 @record
@@ -104,7 +106,9 @@ def analyze(
         before(memory)
     answering = None
     if reading.answer and not reading.pooled:
-        answering = Answering(loaded, windows, reading.queries, reading.answer, reading.seed)
+        _refuse_too_large(loaded, memory)
+        queries = ANSWER_QUERIES * reading.queries
+        answering = Answering(loaded, windows, queries, reading.answer, reading.seed)
     work = _Work(plan, progress, answering)
     batches = [windows] if reading.pooled else list(windows.split(1))
     for index, batch in enumerate(batches):
@@ -173,7 +177,12 @@ class _Plan:
         queries = len(self.places) if pooled else -(-len(self.places) // count)
         points = POINTS if pooled else CONTEXT_POINTS
         return estimate_memory(
-            self.loaded.model, tokens=at_once, keys=at_once, queries=queries, points=points
+            self.loaded.model,
+            tokens=at_once,
+            keys=at_once,
+            queries=queries,
+            points=points,
+            backward=bool(self.reading.answer) and not pooled,
         )
 
     def at(self, batch: int) -> Tensor:
@@ -270,6 +279,15 @@ def _short(name: str) -> str:
     if not path.exists():
         return name
     return path.parent.name if path.name == "model" else path.name
+
+
+def _refuse_too_large(loaded: Loaded, memory: Memory) -> None:
+    room = available_memory(loaded.model.device)
+    if room is not None and memory.peak > room:
+        raise ModelNotSupported(
+            f"Going backward through {loaded.name} takes {memory}, but {room / 1e9:.2g} GB are free: use shorter passages "
+            f"(--tokens), a smaller dtype, or {OFF}."
+        )
 
 
 def _refuse_positions(loaded: Loaded) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,9 +32,12 @@ class Memory:
         return f"about {self.peak / 1e9:.2g} GB beside the model's {self.weights / 1e9:.2g} GB"
 
 
-def estimate_memory(model: Any, *, tokens: int, keys: int, queries: int, points: int) -> Memory:
+def estimate_memory(
+    model: Any, *, tokens: int, keys: int, queries: int, points: int, backward: bool = False
+) -> Memory:
     """One layer of the forward pass over `tokens` tokens (states, q, k, v and what is between its two linear maps), and
-    the curves of as many heads at once as torch has threads, `queries` queries over `keys` keys at `points` sizes."""
+    the curves of as many heads at once as torch has threads, `queries` queries over `keys` keys at `points` sizes; or, if
+    that is more, all layers and logits of a pass that can go `backward`."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     hidden = first_count((config,), "hidden_size", "d_model", "n_embd") or 1024
     inner = first_count((config,), "intermediate_size", "d_ff", "n_inner", "hidden_dim") or 4 * hidden
@@ -49,4 +54,24 @@ def estimate_memory(model: Any, *, tokens: int, keys: int, queries: int, points:
         curves = 24.0 * few * QUADRATURE_POINTS * points * (width + 4)
     weights = sum(one.numel() * one.element_size() for one in model.parameters())
     at_once = layer + torch.get_num_threads() * (scores + curves)
-    return Memory(float(weights), OVERHEAD + ALLOCATOR * at_once)
+    graph = 0.0
+    if backward:
+        layers = first_count((config,), "num_hidden_layers", "n_layer", "num_layers") or 12
+        classes = first_count((config,), "vocab_size") or 0
+        graph = tokens * (layers * (10 * hidden + 4 * inner) * size + 12.0 * classes)
+    return Memory(float(weights), OVERHEAD + max(ALLOCATOR * at_once, graph))
+
+
+def available_memory(device: torch.device) -> float | None:
+    """Bytes that may still be taken there; None: the system does not say."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    found = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        line = next(one for one in lines if one.startswith("MemAvailable:"))
+        found.append(1024.0 * int(line.split()[1]))
+    with suppress(OSError, ValueError):
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(float(limit - used))
+    return min(found, default=None)

@@ -81,15 +81,19 @@ def analyze(
 
 
 def _figures(run: Run, folder: Path) -> list[str]:
-    from attnlimit.report.figures.heads import curves, heat_map, slopes
+    from attnlimit.report.figures.heads import answer_map, curves, heat_map, slopes
+    from attnlimit.report.html.analysis import same_answer
 
+    drawn = {"heatmap": heat_map, "curves": curves, "slopes": slopes}
+    if run.answer is not None:
+        drawn["answer"] = lambda run: answer_map(run, same_answer(run))
     try:
-        for name, draw in (("heatmap", heat_map), ("curves", curves), ("slopes", slopes)):
+        for name, draw in drawn.items():
             save(draw(run), folder / f"{name}.png")
     except MissingExtra as missing:
-        err.print(f"No figures: {missing}")
+        err.print(f"No figures: {missing}", markup=False)
         return []
-    return ["heatmap.png", "curves.png", "slopes.png"]
+    return [f"{name}.png" for name in drawn]
 
 
 def _show(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from attnlimit.files.strict import from_record, read_record, record, to_record
 from attnlimit.inputs import as_count, as_positive
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.budget.allocate import Choice, split_total, uniform_total
-from attnlimit.models.budget.answer import SPACE_WORDS, Answer
+from attnlimit.models.budget.answer import SPACE_WORDS, Answer, Chosen
 from attnlimit.models.budget.budgets import Budgets, HeadBudget, Predicted
 from attnlimit.models.budget.needed import RANDOM, Way
 from attnlimit.models.see.gradient import CHANGE
@@ -156,10 +157,11 @@ class Run(Drawn):
         words = policy if aim == "rel_error" else f"{policy}, {split} split"
         return self._budgets(entries, words, rel_error=rel_error)
 
-    def answer_levels(self) -> list[Budgets]:
+    @cached_property
+    def answer_levels(self) -> tuple[Budgets, ...]:
         """The cheapest budgets for each of `ANSWER_LEVELS`."""
-        aim = "change" if self._answer().unit == CHANGE else "kl"
-        return [self._for_answer(aim, level, "best") for level in ANSWER_LEVELS]
+        options = self._answer().options()
+        return tuple(self._chosen(options.cheapest(error=level), "best") for level in ANSWER_LEVELS)
 
     def predict(self, budgets: Budgets) -> Predicted:
         """The error of the model's answer under any budgets for this model, on texts as long as this run's. Budgets that
@@ -201,6 +203,9 @@ class Run(Drawn):
             found = options.cheapest(keys=room)
         else:
             found = options.cheapest(error=math.log1p(value) if aim == "perplexity" else value)
+        return self._chosen(found, policy)
+
+    def _chosen(self, found: Chosen, policy: str) -> Budgets:
         words = f"least for the model's answer, {'by head and query' if policy == 'best' else 'by head'}"
         return self._budgets(found.entries, words, predicted=found.predicted, space=SPACE_WORDS)
 

@@ -9,6 +9,7 @@ import torch
 
 from attnlimit.drawing import figure as figure_of
 from attnlimit.models.analyse.run import Run
+from attnlimit.models.budget.budgets import Budgets
 from attnlimit.rates import exponents
 from attnlimit.report.figures.style import BLUE, COLOURS, GREEN, ORANGE, RED, axes
 
@@ -49,6 +50,29 @@ def heat_map(run: Run) -> Figure:
     label = f"all it sees (up to {visible:.0f}); + keeps some keys and draws the others"
     patch = Patch(label=label, **ALL_KEYS)
     figure.legend(handles=[patch], loc="outside lower center", frameon=False, fontsize=8)
+    return figure
+
+
+def answer_map(run: Run, budgets: Budgets) -> Figure:
+    """The share of its keys that each head reads under budgets for the model's answer."""
+    from matplotlib.colors import LogNorm
+
+    layers, heads = run.shape
+    share = torch.tensor([(one.keys or 0.0) / max(one.visible_keys or 0.0, 1.0) for one in budgets.entries])
+    grid = 100 * share.view(layers, heads)
+    figure, ax = axes(max(5.0, 1.8 + 0.42 * heads), max(2.8, 1.4 + 0.26 * layers))
+    ax.grid(False)
+    low = max(float(grid.min()), 0.5)
+    image = ax.imshow(grid.numpy(), cmap="cividis", norm=LogNorm(low, 100.0), aspect="auto")
+    for layer, row in enumerate(grid.tolist()):
+        for head, value in enumerate(row):
+            colour = "white" if value**2 < low * 100 else "black"
+            ax.text(head, layer, f"{value:.2g}", color=colour, ha="center", va="center", fontsize=7)
+    error = "" if budgets.predicted is None else f"{budgets.predicted.value:.2g} {budgets.predicted.unit}"
+    title = f"{run.facts.model}: {100 * (budgets.share or 0):.3g} % of all keys,\nerror of the answer {error}"
+    ax.set(xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers), title=title)
+    ax.title.set_fontsize(10)
+    figure.colorbar(image, ax=ax, label="keys that a query reads, % of those it sees", format="{x:g}")
     return figure
 
 

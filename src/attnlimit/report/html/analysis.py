@@ -8,6 +8,7 @@ from typing import Any
 from attnlimit.files.strict import to_record
 from attnlimit.models.analyse.heads import PHASES, SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
+from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.budget.needed import POLICIES
 from attnlimit.models.see.gradient import NATS
 from attnlimit.numerics.counts import short_count
@@ -65,9 +66,14 @@ def analysis(run: Run, folder: str = "RUN") -> Page:
     )
 
 
+def same_answer(run: Run) -> Budgets:
+    """The cheapest budgets with which the model still says the same."""
+    return run.answer_levels[ANSWER_LEVELS.index(SAME)]
+
+
 def answer_words(run: Run) -> str:
     """How many keys the same answers take, in a sentence."""
-    (found,) = [one for one, level in zip(run.answer_levels(), ANSWER_LEVELS, strict=True) if level == SAME]
+    found = same_answer(run)
     share, nats = 100 * (found.share or 0.0), run.facts.answer == NATS
     what = f"gives the same answers (KL {SAME:g} nats{' a text' * (run.facts.kind == 'classifier')})"
     if not nats:
@@ -86,7 +92,7 @@ def answer_table(run: Run) -> tuple[list[str], list[list[str]]]:
         "full heads",
     ]
     rows = []
-    for one in run.answer_levels():
+    for one in run.answer_levels:
         if one.predicted is None or one.total is None:
             continue
         rows.append(

@@ -10,9 +10,9 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.analyze import Reading, analyze
-from attnlimit.models.judge.compare import Comparison, compare_splits
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.horizons import call_horizons, example_horizons
+from attnlimit.models.judge.splits import SplitComparison, compare_splits
 from attnlimit.models.judge.tasks import Retrieval, TaskResult
 from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.interface import observe
@@ -44,7 +44,7 @@ def curve(keys, values, **options) -> DownstreamCurve:
 def test_keys_for_the_same_value_are_interpolated_over_log_keys():
     uniform = curve((10.0, 20.0, 40.0, 80.0), [0.2, 0.4, 0.6, 0.95])
     split = curve((10.0, 20.0, 40.0, 80.0), [0.3, 0.5, 0.45, 0.9])  # 0.45 is taken for noise
-    made = Comparison(uniform, split, "kept", "output")
+    made = SplitComparison(uniform, split, "kept", "output")
     ratios = [one.value for one in made.ratios]
     assert ratios[0] == pytest.approx(1.0)  # less than the least is not known
     assert ratios[1] == pytest.approx(10 * 2**0.5 / 20)
@@ -54,7 +54,7 @@ def test_keys_for_the_same_value_are_interpolated_over_log_keys():
     assert made.ratios[3].high == float("inf")
     assert "10: 1 [1, 1]" in repr(made)
     worse = {"higher_is_better": False}
-    falling = Comparison(
+    falling = SplitComparison(
         curve((10.0, 20.0), [3.0, 2.0], **worse), curve((10.0, 20.0), [2.0, 1.0], **worse), "", ""
     )
     assert [one.value for one in falling.ratios] == pytest.approx([1.0, 0.5])

@@ -23,7 +23,7 @@ from attnlimit.models.see.text import Document
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Drawn):
+class SplitComparison(Drawn):
     """The same total of keys, the same for every head and optimally split, on the same examples and seeds."""
 
     uniform: DownstreamCurve
@@ -31,7 +31,7 @@ class Comparison(Drawn):
     policy: str
     objective: str
 
-    def by_horizon(self, horizons: Array) -> Comparison:
+    def by_horizon(self, horizons: Array) -> SplitComparison:
         """The same with the examples of both curves in thirds."""
         uniform, split = (one.by_horizon(horizons) for one in (self.uniform, self.split))
         return replace(self, uniform=uniform, split=split)
@@ -82,7 +82,7 @@ class Comparison(Drawn):
         ratios = ", ".join(
             f"{keys:.3g}: {one!r}" for keys, one in zip(self.uniform.keys, self.ratios, strict=True)
         )
-        return f"Comparison(uniform keys per head → keys of the split for the same value, relative: {ratios})"
+        return f"SplitComparison(uniform keys per head → keys of the split for the same value, relative: {ratios})"
 
 
 def compare_splits(
@@ -95,7 +95,7 @@ def compare_splits(
     split: str = "output",
     trial: Trial | None = None,
     progress: Progress | None = None,
-) -> Comparison:
+) -> SplitComparison:
     """The task's metric with `size` sampled keys per head in the mean, for each of `sizes`: the same number in every
     head, and split by the run's error curves. Without a `trial` examples are as long as the run's."""
     if split == "uniform":
@@ -108,4 +108,4 @@ def compare_splits(
     # one curve, cut in two: the full model runs once
     curve = downstream_curve(loaded, texts, budgets, trial=trial, progress=progress)
     half = len(totals)
-    return Comparison(curve.part(slice(half)), curve.part(slice(half, None)), policy, split)
+    return SplitComparison(curve.part(slice(half)), curve.part(slice(half, None)), policy, split)

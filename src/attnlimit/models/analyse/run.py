@@ -26,6 +26,7 @@ from attnlimit.models.budget.needed import RANDOM, Way
 from attnlimit.models.see.gradient import CHANGE
 
 SCHEMA = "attnlimit.run/3"
+FOR_ANSWER = {"best": "by head and query", "head": "by head", "same": "one design for all heads"}
 SPLITS = ("answer", "output", "head", "uniform")
 ANSWER = "answer.safetensors"
 REMEDY = "`attnlimit analyze MODEL --out DIR` makes a run that this version reads."
@@ -121,7 +122,7 @@ class Run(Drawn):
         - `rel_error`: the fewest keys with this error in every head (rms over queries).
 
         policy "best": for the answer, kept and drawn keys follow each query where that is better; "head" has the same
-        for all queries of a head. For `rel_error` it is what is better for each head of "sampled" (keys drawn at random
+        for all queries of a head, "same" for all heads too. For `rel_error` it is what is better for each head of "sampled" (keys drawn at random
         only) and "kept" (own token, sinks, a window and top keys always there).
         split says what `keys` and `total` make least: "answer" (the answer's error, if it was analysed); "output", the
         squared errors of what heads add to the model, relative to what their layer adds; "head", the heads' relative
@@ -179,21 +180,24 @@ class Run(Drawn):
 
     def _for_answer(self, aim: str, value: float, policy: str) -> Budgets:
         answer = self._answer()
-        if policy not in ("best", "head"):
-            raise InputError(f"policy must be best or head for the model's answer, got {policy!r}.")
+        if policy not in FOR_ANSWER:
+            raise InputError(
+                f"policy must be one of {', '.join(FOR_ANSWER)} for the model's answer, got {policy!r}."
+            )
         if aim in ("kl", "perplexity", "change") and (aim == "change") != (answer.unit == CHANGE):
             wanted = "change" if answer.unit == CHANGE else "kl or perplexity"
             raise InputError(
                 f"The answer of {self.facts.model} is counted in {answer.unit}: give {wanted}, not {aim}."
             )
         options = answer.options(by_query=policy == "best")
+        least = options.same if policy == "same" else options.cheapest
         if aim in ("keys", "total"):
             visible = float(answer.seen.mean(2).sum())
             room = _share(value) * visible if aim == "keys" else value
-            entries = options.cheapest(keys=room)
+            entries = least(keys=room)
         else:
-            entries = options.cheapest(error=math.log1p(value) if aim == "perplexity" else value)
-        words = f"least for the model's answer, {'by head and query' if policy == 'best' else 'by head'}"
+            entries = least(error=math.log1p(value) if aim == "perplexity" else value)
+        words = f"least for the model's answer, {FOR_ANSWER[policy]}"
         return self._budgets(entries, words, predicted=answer.predict(entries), space=SPACE_WORDS)
 
     def _budgets(self, entries: Sequence[HeadBudget], policy: str, **more: Any) -> Budgets:

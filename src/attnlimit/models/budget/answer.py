@@ -225,7 +225,23 @@ class Options:
                 f"A total of {keys or 0:,.0f} keys is too small: all heads together read at least {least:,.0f}, what they "
                 "keep and draw at the least. Give more."
             )
-        rows = enumerate(found[..., 0].tolist())
+        return self._budgets(found[..., 0])
+
+    def same(self, *, error: float | None = None, keys: float | None = None) -> list[HeadBudget]:
+        """The same for one option that all heads take, by head alone."""
+        errors, reads = self.error.sum((0, 1)), self.keys.sum((0, 1))
+        fits, cost = (reads <= (keys or 0.0), errors) if error is None else (errors <= error, reads)
+        fits = fits & torch.tensor([one.by_query is None for one in self.budgets])
+        if not bool(fits.any()):
+            raise InputError(
+                f"A total of {keys or 0:,.0f} keys is too small: one design for all heads reads at least {float(reads.min()):,.0f}. "
+                "Give more."
+            )
+        best = cost.masked_fill(~fits, torch.inf).argmin()
+        return self._budgets(best.expand(self.error.shape[:2]))
+
+    def _budgets(self, places: Int[Tensor, "layers heads"]) -> list[HeadBudget]:
+        rows = enumerate(places.tolist())
         return [self._budget(layer, head, place) for layer, row in rows for head, place in enumerate(row)]
 
     def _budget(self, layer: int, head: int, place: int) -> HeadBudget:

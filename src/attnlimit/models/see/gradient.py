@@ -58,7 +58,7 @@ def answer_gradients(
         return outputs[call.layer]
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
-        answer = _answer(loaded, ids.to(loaded.model.device))
+        answer = model_answer(loaded, ids.to(loaded.model.device))
         found = [
             _gradients(answer, list(outputs.values()), loaded.kind, generator, k + 1 < draws)
             for k in range(draws)
@@ -82,7 +82,7 @@ def _enough_memory(loaded: Loaded, ids: Tensor) -> Iterator[None]:
         ) from problem
 
 
-def _answer(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Tensor:
+def model_answer(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Tensor:
     """Log-probabilities (positions, classes), or the embedding (d,)."""
     found = loaded.model(input_ids=ids, **decoder_inputs(loaded, ids))
     if loaded.kind == "encoder":

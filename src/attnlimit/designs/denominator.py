@@ -40,7 +40,7 @@ class Denominator:
         """Keys that each query draws of its rest, from its softmax weights e^{s_j}/D."""
         return self.drawn(*weight_spread(weights, rest)).long()
 
-    def drawn(self, number: Float[Tensor, "*q 1"], width: Float[Tensor, "*q 1"]) -> Float[Tensor, "*q 1"]:
+    def drawn(self, number: Float[Tensor, "*q"], width: Float[Tensor, "*q"]) -> Float[Tensor, "*q"]:
         """The same from R and R σ / D."""
         z = NormalDist().inv_cdf(1 - self.chance / 2)
         plain = (z / self.error * width.double()).square()

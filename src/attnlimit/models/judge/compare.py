@@ -168,7 +168,7 @@ def compare(
     run's that it did not read. Methods that are fitted to a share of keys are fitted on the first window."""
     shares, seeds = _checked_shares(keys), checked_seeds(seeds)
     level, unit = checked_level(level), _unit(loaded, run)
-    run.budgets(keys=shares[-1]).check_fits(loaded.model)
+    run.budgets(keys=shares[-1], split="answer").check_fits(loaded.model)
     found = held_out(loaded, run, texts, as_count(windows, "windows"))
     ground = Ground(loaded, run, found[0])
     asked = [(name, share) for name in METHODS for share in shares]

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from attnlimit.models.analyse.analyze import Reading, analyze
     from attnlimit.models.attend.sampled import sampled_attention
     from attnlimit.models.budget.budgets import Budgets
+    from attnlimit.models.judge.compare import compare
     from attnlimit.models.judge.verify import verify
     from attnlimit.models.see.load import load
 
@@ -120,6 +121,7 @@ __all__ = [
     "bounds",
     "choose",
     "clt",
+    "compare",
     "curve",
     "exact_error",
     "exponents",
@@ -146,6 +148,7 @@ _LAZY = {
     "Budgets": "attnlimit.models.budget.budgets",
     "Reading": "attnlimit.models.analyse.analyze",
     "analyze": "attnlimit.models.analyse.analyze",
+    "compare": "attnlimit.models.judge.compare",
     "icl": "attnlimit.icl",
     "load": "attnlimit.models.see.load",
     "sampled_attention": "attnlimit.models.attend.sampled",

@@ -52,7 +52,7 @@ def test_completion_is_offered():
 def test_completion_knows_the_commands():
     words = {"_ATTNLIMIT_COMPLETE": "complete_bash", "COMP_WORDS": "attnlimit co", "COMP_CWORD": "1"}
     done = CliRunner().invoke(app, [], prog_name="attnlimit", env=words)
-    assert done.stdout.split() == ["complexity"]
+    assert done.stdout.split() == ["compare", "complexity"]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -12,6 +12,7 @@ from attnlimit.cli.analyze import analyze
 from attnlimit.cli.bound import bound
 from attnlimit.cli.budget import budget
 from attnlimit.cli.cite import cite
+from attnlimit.cli.compare import compare
 from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
 from attnlimit.cli.doctor import doctor
@@ -39,6 +40,7 @@ PANELS: dict[str, dict[Callable[..., None], str]] = {
         analyze: "Keys that every head of a model needs on a text, exactly.",
         budget: "A budget file: the keys of every head for an error or a total.",
         verify: "The model with budgets against the full one, and a verdict.",
+        compare: "Budgets beside other methods that read as many keys.",
         downstream: "The model's task against the keys of its heads.",
         report: "A run as one HTML file.",
     },

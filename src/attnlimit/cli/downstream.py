@@ -24,7 +24,7 @@ from attnlimit.files.records import write_json
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
-    from attnlimit.models.judge import Comparison, DownstreamCurve
+    from attnlimit.models.judge import DownstreamCurve, SplitComparison
 
 
 @guarded
@@ -97,7 +97,7 @@ def downstream(
     out.print(f"Written: {folder}/downstream.json{figures}")
 
 
-def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path) -> str:
+def _figures(curve: DownstreamCurve, comparison: SplitComparison | None, folder: Path) -> str:
     from attnlimit.report.figures.downstream import thirds_figure
 
     try:
@@ -111,7 +111,7 @@ def _figures(curve: DownstreamCurve, comparison: Comparison | None, folder: Path
     return ", downstream.png, thirds.png"
 
 
-def _show(curve: DownstreamCurve, comparison: Comparison | None, policy: str) -> None:
+def _show(curve: DownstreamCurve, comparison: SplitComparison | None, policy: str) -> None:
     """A row a size: all examples and thirds; then the split, and the keys that it needs for the same."""
     thirds, name = curve.thirds, curve.full.name
     rows: list[list[str]] = [

@@ -1,146 +1,255 @@
-"""Optimal split against uniform keys, horizons of single texts, what an analysis says of memory, lazy names."""
+"""Budgets beside other methods: equal keys, text that was not analysed, vAttention's rule by hand, the command."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import attnlimit as al
+from attnlimit.cli import app
+from attnlimit.designs import Kept
+from attnlimit.designs.denominator import Denominator
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.analyze import Reading, analyze
-from attnlimit.models.judge.compare import Comparison, compare_splits
-from attnlimit.models.judge.downstream import DownstreamCurve
-from attnlimit.models.judge.horizons import call_horizons, example_horizons
-from attnlimit.models.judge.tasks import Retrieval, TaskResult
-from attnlimit.models.judge.trial import Trial
-from attnlimit.models.see.interface import observe
-from attnlimit.models.see.load import load, packaged_bert
-from attnlimit.models.see.memory import Memory, estimate_memory
-from attnlimit.models.see.text import documents
+from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.budget.budgets import Predicted
+from attnlimit.models.judge.compare import Comparison, Point, compare, held_out
+from attnlimit.models.judge.methods import METHODS, OURS, Ground
+from attnlimit.models.see.gradient import CHANGE, answer_error
+from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.text import documents, token_windows
+from attnlimit.report.html import write_report
 
 transformers = pytest.importorskip("transformers")
+SHARES = (0.2, 0.4)
+TOKENS = 128
 
 
 @pytest.fixture(scope="module")
-def bert():
+def bert() -> Loaded:
     return load(packaged_bert())
 
 
 @pytest.fixture(scope="module")
 def articles():
-    return documents()
+    return documents()[:6]
 
 
-def curve(keys, values, **options) -> DownstreamCurve:
-    """Made-up values, the same for 2 seeds × 4 examples."""
-    cells = torch.tensor(values, dtype=torch.float64)[:, None, None].expand(-1, 2, 4)
-    full = TaskResult("accuracy", "share", torch.ones(4, dtype=torch.float64), **options)
-    facts = {"sampled": (None,) * len(keys), "keys": keys, "share": keys, "seeds": (0, 1), "level": 0.95}
-    return DownstreamCurve(model="m", full=full, per_example=cells, **facts)
-
-
-def test_keys_for_the_same_value_are_interpolated_over_log_keys():
-    uniform = curve((10.0, 20.0, 40.0, 80.0), [0.2, 0.4, 0.6, 0.95])
-    split = curve((10.0, 20.0, 40.0, 80.0), [0.3, 0.5, 0.45, 0.9])  # 0.45 is taken for noise
-    made = Comparison(uniform, split, "kept", "output")
-    ratios = [one.value for one in made.ratios]
-    assert ratios[0] == pytest.approx(1.0)  # less than the least is not known
-    assert ratios[1] == pytest.approx(10 * 2**0.5 / 20)
-    assert ratios[2] == pytest.approx(40 * 2 ** (0.1 / 0.4) / 40)
-    assert ratios[3] == float("inf")
-    assert all(one.low == pytest.approx(one.value) for one in made.ratios[:3])  # no noise, no interval
-    assert made.ratios[3].high == float("inf")
-    assert "10: 1 [1, 1]" in repr(made)
-    worse = {"higher_is_better": False}
-    falling = Comparison(
-        curve((10.0, 20.0), [3.0, 2.0], **worse), curve((10.0, 20.0), [2.0, 1.0], **worse), "", ""
-    )
-    assert [one.value for one in falling.ratios] == pytest.approx([1.0, 0.5])
-
-
-def test_splits_are_compared_on_the_same_examples(bert, articles):
-    run = analyze(bert, articles, reading=Reading(tokens=48, passages=1, queries=2))
-    made = compare_splits(
-        bert, run, articles, [2, 6], policy="sampled", trial=Trial(tokens=48, seeds=[0], examples=4)
-    )
-    assert made.uniform.keys == pytest.approx((2, 6))
-    assert made.split.keys == pytest.approx((2, 6), abs=0.02)
-    assert made.uniform.full is made.split.full
-    assert json.loads(json.dumps(made.to_dict()))["policy"] == "sampled"
-    with pytest.raises(InputError, match="split must be output or head"):
-        compare_splits(bert, run, articles, [2], split="uniform")
-
-
-def test_horizons_of_texts_do_not_see_their_neighbours_or_padding(bert, articles):
-    """Each document alone, by eigenvalues of the plain product of covariances."""
-    some = [replace(articles[0], text=articles[0].text[:900]), articles[1], articles[2]]
-    found = example_horizons(bert, Retrieval(), Trial(tokens=40, examples=3).run(bert, some))
-    assert found.shape == (3,)
-    tokenizer, by_hand = bert.tokenizer, []
-    ids = tokenizer(some[1].text, add_special_tokens=False)["input_ids"]
-    middle = len(ids) // 2
-    for half in (ids[:middle][:38], ids[middle:][:38]):
-
-        def one(call):
-            for head in range(12):
-                q, k = call.query[0, head].double(), call.key[0, head].double()
-                product = torch.cov(q.T, correction=0) @ torch.cov(k.T, correction=0)
-                by_hand.append(call.scale * float(torch.linalg.eigvals(product).real.max()) ** 0.5)
-
-        rows = [tokenizer.cls_token_id, *half, tokenizer.sep_token_id]
-        with torch.no_grad(), observe(bert.model, one):
-            bert.model(input_ids=torch.tensor([rows]))
-    assert len(by_hand) == 2 * 72
-    assert float(found[1]) == pytest.approx(sum(by_hand) / len(by_hand), rel=1e-4)
-
-
-def test_horizons_with_grouped_heads(bert):
-    config = transformers.LlamaConfig(
-        vocab_size=100, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2,
+def tiny(bert: Loaded, config: str, model: str, kind: str, **more: int) -> Loaded:
+    """Random weights."""
+    settings = transformers.AutoConfig.for_model(
+        config, vocab_size=len(bert.tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=256, initializer_range=0.3, **more,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.LlamaForCausalLM(config).eval()
-    found = []
-    with torch.no_grad(), observe(model, lambda call: found.append(call_horizons(call))):
-        model(input_ids=torch.arange(20)[None])
-    assert found[0].shape == (1, 4)
-    assert bool((found[0] > 0).all())
+        built = getattr(transformers, model)(settings).eval().requires_grad_(False)
+    return Loaded(built, bert.tokenizer, f"tiny-{config}", kind)
 
 
-def test_memory_is_said_before_the_model_runs(bert, articles, monkeypatch):
-    said: list[Memory] = []
+@pytest.fixture(scope="module")
+def llama(bert) -> Loaded:
+    """Two query heads to a key head."""
+    return tiny(bert, "llama", "LlamaForCausalLM", "causal-lm", num_key_value_heads=2)
 
-    def stop(*args, **kwargs):
-        raise RuntimeError("the model ran")
 
-    monkeypatch.setattr("attnlimit.models.analyse.analyze.run_backbone", stop)
-    with pytest.raises(RuntimeError, match="the model ran"):
-        analyze(bert, articles, reading=Reading(tokens=32, passages=1, queries=2), before=said.append)
-    assert said[0].weights == sum(one.numel() * 4 for one in bert.model.parameters())
-    assert str(said[0]).startswith("about 0.0")
-    assert "beside the model's 0.091 GB" in str(said[0])
-    short, long = (
-        estimate_memory(bert.model, tokens=n, keys=n, queries=8, points=24).peak for n in (2**12, 2**14)
+@pytest.fixture(scope="module")
+def run(llama, articles):
+    return analyze(llama, articles, reading=Reading(tokens=TOKENS, passages=2, queries=16))
+
+
+@pytest.fixture(scope="module")
+def made(llama, run, articles):
+    told = []
+    found = al.compare(
+        llama, run, articles, keys=SHARES, windows=2, seeds=(0, 1), progress=lambda *at: told.append(at)
     )
-    assert 2 < long / short < 4
+    assert told[-1] == (100 * 14 * 5, 100 * 14 * 5)
+    assert len(told) == 14 * 5
+    return found
 
 
-def test_names_at_the_top_do_not_wait_for_models():
-    code = """
-import sys
-import attnlimit as al
-assert not any(name.startswith(("transformers", "attnlimit.models")) for name in sys.modules)
-assert {"analyze", "load", "Budgets", "sampled_attention", "verify"} <= set(dir(al)) & set(al.__all__)
-from attnlimit.models.analyse.analyze import analyze
-assert al.analyze is analyze and al.load and al.Budgets and al.sampled_attention and al.verify
-try:
-    al.nothing
-except AttributeError as problem:
-    print(problem)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "module 'attnlimit' has no attribute 'nothing'\n"
+def test_every_method_reads_the_keys_asked_for(made):
+    assert made.methods == tuple(METHODS)
+    assert len(made.points) == len(METHODS) * len(SHARES)
+    for one in made.points:
+        assert one.read <= 1.05 * one.asked, one.method
+        assert one.read > (0.6 if one.method == "split by heads' errors" else 0.85) * one.asked, one.method
+        assert torch.tensor(one.changes).shape == (2, 2)
+        assert (one.predicted is not None) == (one.method in (*OURS, "one design"))
+    assert (made.unit, made.tokens, made.windows, made.seeds) == ("nats a token", TOKENS, 2, (0, 1))
+    for method in METHODS:
+        few, many = made.of(method)
+        assert many.value < few.value
+        same = few.changes[0] == few.changes[1]  # no draws, so seeds do not matter
+        assert same == (method in ("top-k", "sinks + window"))
+
+
+def test_the_change_is_the_divergence_of_two_runs(llama, run, articles, made):
+    ids = held_out(llama, run, articles, 2)[0]
+    plan = METHODS["top-k"](Ground(llama, run, ids), 0.4)
+    full = llama.model(input_ids=ids[None]).logits[0].double().log_softmax(-1)
+    with sampled_attention(llama.model, plan.budgets) as attended:
+        sampled = llama.model(input_ids=ids[None]).logits[0].double().log_softmax(-1)
+    by_hand = torch.nn.functional.kl_div(sampled, full, log_target=True, reduction="batchmean")
+    point = made.of("top-k")[1]
+    assert point.changes[0][0] == pytest.approx(float(by_hand), rel=1e-4)
+    assert attended.share == pytest.approx(point.read, rel=0.05)
+
+
+def test_windows_are_held_out(llama, run, articles):
+    windows = token_windows(llama.tokenizer, articles, TOKENS, most=5)
+    assert torch.equal(held_out(llama, run, articles, 3), windows[2:5])
+    others = articles[3:]
+    assert torch.equal(
+        held_out(llama, run, others, 3), token_windows(llama.tokenizer, others, TOKENS, most=3)
+    )
+    short = [replace(one, text=" ".join(one.text.split()[:110])) for one in articles[:2]]
+    ids = token_windows(llama.tokenizer, short, TOKENS)
+    assert len(ids) == 2
+    read_all = analyze(llama, short, reading=Reading(tokens=TOKENS, passages=2, queries=2))
+    with pytest.raises(InputError, match=r"read all 2 windows of 128 tokens .* give other texts"):
+        compare(llama, read_all, short)
+
+
+def test_the_rule_of_the_denominator_by_hand():
+    """One query: its denominator from all draws of n keys has the error that was asked for."""
+    scores = torch.tensor(
+        [3.0, 0.1, 0.5, -0.4, 0.9, 0.2, -1.0, 0.7, 0.3, -0.2, 0.6, 0.0], dtype=torch.float64
+    )
+    rest = torch.tensor([False] + [True] * 11)
+    weight = scores.exp()
+    total, part = weight.sum(), weight[1:]
+    rule = Denominator(0.1, chance=0.1)
+    z = NormalDist().inv_cdf(0.95)
+    error = [
+        z * 11 * float(part.std(correction=0)) * (1 / n - 1 / 11) ** 0.5 / float(total) for n in range(4, 12)
+    ]
+    least = next(n for n, one in zip(range(4, 12), error, strict=True) if one <= 0.1)
+    assert 4 < least < 11
+    assert rule(weight / total, rest).tolist() == [least]
+    assert Denominator(100.0)(weight / total, rest).tolist() == [4]  # a few at least
+    assert Denominator(1e-6)(weight / total, rest).tolist() == [11]
+    with pytest.raises(InputError, match="error must be above 0"):
+        Denominator(0.0)
+
+
+def test_a_rule_stands_in_for_the_budgets_n(llama, run, articles):
+    """All of the rest drawn is the full model, and as many keys as the rule says are read."""
+    ids = held_out(llama, run, articles, 1)
+    ground = Ground(llama, run, ids[0])
+    budgets = ground.alike(Kept(own=True, sinks=1))
+    full = llama.model(input_ids=ids).logits
+    with sampled_attention(
+        llama.model, budgets, sizes=lambda weights, rest: rest.sum(-1, keepdim=True)
+    ) as used:
+        assert torch.allclose(llama.model(input_ids=ids).logits, full, atol=1e-4)
+    assert used.share == 1
+    with sampled_attention(llama.model, budgets, sizes=lambda weights, rest: 0 * rest[..., :1] + 3) as used:
+        llama.model(input_ids=ids)
+    assert float(used.keys[0, 0]) == sum(min(i + 1, 5) for i in range(TOKENS))
+
+
+def point(method: str, read: float, value: float) -> Point:
+    return Point(method, read, read, ((value,),), None)
+
+
+def comparison(*points: Point) -> Comparison:
+    return Comparison("m", "r", "nats a token", 8, 1, (0,), 0.95, points)
+
+
+def test_where_ours_is_not_below_is_said():
+    ours = [point("by head", 0.1, 0.1), point("by head", 0.4, 0.001)]
+    better, worse = point("top-k", 0.2, 0.009), point("top-k", 0.2, 0.011)  # ours is 0.01 there
+    assert comparison(*ours, worse).above == []
+    assert "below every other method at every point" in comparison(*ours, worse).verdict
+    (found,) = comparison(*ours, better).above
+    assert (
+        found == "At 20.0% of the keys top-k changes the answer by 0.009 nats a token, ours by head by 0.01."
+    )
+    assert comparison(*ours, better).verdict.startswith("Ours is not below")
+    assert len(comparison(ours[0], point("top-k", 0.1, 0.05)).above) == 1
+    assert comparison(*ours, point("top-k", 0.9, 1e-4)).above  # far beyond ours: not known to be below
+    assert answer_error(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])) == 2
+
+
+def test_files_are_read_strictly(made, tmp_path):
+    file = made.save(tmp_path / "compare.json")
+    assert Comparison.load(file) == made
+    record = json.loads(file.read_text())
+    assert record["verdict"] == made.verdict
+    assert record["means"][0]["low"] <= made.points[0].value <= record["means"][0]["high"]
+    file.write_text(json.dumps({**record, "points": [{**record["points"][0], "read": -1}]}))
+    with pytest.raises(InputError, match="is not a usable comparison"):
+        Comparison.load(file)
+    assert "7 methods, 14 points" in repr(made)
+
+
+def test_the_figure_has_a_line_a_method_and_our_predictions(made):
+    labels = [text.get_text() for text in made.plot().legends[0].get_texts()]
+    assert len(labels) == 9
+    assert sum("predicted" in one for one in labels) == 2
+
+
+def test_an_encoder_by_its_embedding(bert, articles):
+    encoder = tiny(bert, "bert", "BertModel", "encoder")
+    run = analyze(encoder, articles, reading=Reading(tokens=64, passages=1, queries=4))
+    found = compare(encoder, run, articles, keys=[0.3], windows=1)
+    assert found.unit == CHANGE
+    for one in found.points:
+        assert 0.2 < one.read < 0.32, one.method
+        assert 0 < one.value < 2
+    with pytest.raises(InputError, match="load it with task='encoder'"):
+        compare(replace(encoder, kind="masked-lm"), run, articles)
+
+
+@pytest.mark.parametrize("keys", [[], [0.0], [1.5], [0.1, 0.1]])
+def test_shares_are_checked(llama, run, articles, keys):
+    with pytest.raises(InputError, match="keys must be one or several different shares"):
+        compare(llama, run, articles, keys=keys)
+
+
+def test_other_models_and_runs_without_an_answer_are_refused(bert, llama, run, articles):
+    with pytest.raises(InputError, match="did not look at the model's answer"):
+        compare(llama, replace(run, answer=None), articles)
+    with pytest.raises(InputError, match="but the model has 6 layers of 12 heads"):
+        compare(replace(bert, kind="causal-lm"), run, articles)
+
+
+def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path):
+    model, folder = tmp_path / "tiny-llama", tmp_path / "run"
+    llama.model.save_pretrained(model)
+    llama.tokenizer.save_pretrained(model)
+    run.save(folder)
+    text = tmp_path / "text.jsonl"
+    text.write_text("\n".join(json.dumps({"text": one.text}) for one in articles))
+    words = ["compare", folder, "--keys", "20%, 0.4", "--windows", 1, "--text", text]
+
+    def command(*more):
+        return CliRunner().invoke(app, [str(word) for word in (*words, *more)], env={"COLUMNS": "160"})
+
+    done = command("--model", model)
+    assert done.exit_code == 0, done.output
+    for method in METHODS:
+        assert method in done.stdout
+    assert " 0.4 " in done.stdout
+    assert {"compare.json", "compare.png", "report.html"} <= {path.name for path in folder.iterdir()}
+    page = (folder / "report.html").read_text()
+    assert "What people would use instead" in page
+    assert "split by heads&#x27; errors" in page
+    found = json.loads(command("--model", model, "--json").stdout)
+    assert len(found["points"]) == 14
+    nowhere = command()
+    assert nowhere.exit_code == 2
+    assert "--model" in nowhere.output
+    assert command("--model", model, "--keys", "200%").exit_code == 2
+    run_again = replace(run, facts=replace(run.facts, seed=1))
+    run_again.save(folder)  # what was compared is of another analysis now
+    assert "What people would use instead" not in write_report(folder).read_text()
+
+
+def test_a_predicted_value_is_kept(made):
+    assert isinstance(made.points[0].predicted, Predicted)

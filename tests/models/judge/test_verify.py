@@ -16,10 +16,10 @@ from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import squares
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.downstream import downstream_curve
 from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
 from attnlimit.models.judge.probe import measured_rows, probe
+from attnlimit.models.judge.splits import SplitComparison
 from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.models.judge.trial import Trial, checked_seeds
 from attnlimit.models.judge.verify import Allowed, verify
@@ -423,7 +423,7 @@ def test_figure_shows_the_curve_with_its_intervals(curve):
     from attnlimit.report.figures.downstream import thirds_figure
     from attnlimit.report.figures.style import save
 
-    ax = Comparison(curve, curve, "kept", "output").plot().axes[0]
+    ax = SplitComparison(curve, curve, "kept", "output").plot().axes[0]
     line, other = (one.lines[0] for one in ax.containers)
     assert line.get_xdata().tolist() == pytest.approx(list(curve.keys), rel=0.03)
     assert all(line.get_xdata() < other.get_xdata())  # side by side

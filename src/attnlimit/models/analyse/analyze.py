@@ -138,7 +138,7 @@ def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
         dtype=str(next(plan.loaded.model.parameters()).dtype).removeprefix("torch."),
         memory=memory.peak,
         versions=_versions(),
-        text=f"{passages} passages, token ids sha256 {_digest(plan.windows)}",
+        text=f"{passages} passages, token ids sha256 {digest(plan.windows)}",
         answer=None if work.answering is None else unit(plan.loaded.kind),
         method=f"Laplace quadrature, n {'independent' if reading.pooled else 'different'} keys, no Monte Carlo; relative "
         "to the rms of the head's outputs",
@@ -261,7 +261,8 @@ class _Work:
         return [one.report(layer, head, self.outputs.share(layer, head)) for layer, head, one in measured]
 
 
-def _digest(windows: Tensor) -> str:
+def digest(windows: Tensor) -> str:
+    """What token ids are known by."""
     return hashlib.sha256(windows.numpy().tobytes()).hexdigest()[:16]
 
 

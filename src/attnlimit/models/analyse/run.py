@@ -27,6 +27,7 @@ from attnlimit.models.budget.needed import RANDOM, Way
 from attnlimit.models.see.gradient import CHANGE
 
 SCHEMA = "attnlimit.run/3"
+FOR_ANSWER = {"best": "by head and query", "head": "by head", "same": "one design for all heads"}
 SPLITS = ("answer", "output", "head", "uniform")
 ANSWER_LEVELS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Errors of the answer, nats a token or squared change, for which keys are told unasked."""
@@ -124,7 +125,7 @@ class Run(Drawn):
         - `rel_error`: the fewest keys with this error in every head (rms over queries).
 
         policy "best": for the answer, kept and drawn keys follow each query where that is better; "head" has the same
-        for all queries of a head. For `rel_error` it is what is better for each head of "sampled" (keys drawn at random
+        for all queries of a head, "same" for all heads too. For `rel_error` it is what is better for each head of "sampled" (keys drawn at random
         only) and "kept" (own token, sinks, a window and top keys always there).
         split says what `keys` and `total` make least: "answer" (the answer's error, if it was analysed); "output", the
         squared errors of what heads add to the model, relative to what their layer adds; "head", the heads' relative
@@ -189,24 +190,27 @@ class Run(Drawn):
 
     def _for_answer(self, aim: str, value: float, policy: str) -> Budgets:
         answer = self._answer()
-        if policy not in ("best", "head"):
-            raise InputError(f"policy must be best or head for the model's answer, got {policy!r}.")
+        if policy not in FOR_ANSWER:
+            raise InputError(
+                f"policy must be one of {', '.join(FOR_ANSWER)} for the model's answer, got {policy!r}."
+            )
         if aim in ("kl", "perplexity", "change") and (aim == "change") != (answer.unit == CHANGE):
             wanted = "change" if answer.unit == CHANGE else "kl or perplexity"
             raise InputError(
                 f"The answer of {self.facts.model} is counted in {answer.unit}: give {wanted}, not {aim}."
             )
         options = answer.options(by_query=policy == "best")
+        least = options.same if policy == "same" else options.cheapest
         if aim in ("keys", "total"):
             visible = float(answer.seen.mean(2).sum())
             room = _share(value) * visible if aim == "keys" else value
-            found = options.cheapest(keys=room)
+            found = least(keys=room)
         else:
-            found = options.cheapest(error=math.log1p(value) if aim == "perplexity" else value)
+            found = least(error=math.log1p(value) if aim == "perplexity" else value)
         return self._chosen(found, policy)
 
     def _chosen(self, found: Chosen, policy: str) -> Budgets:
-        words = f"least for the model's answer, {'by head and query' if policy == 'best' else 'by head'}"
+        words = f"least for the model's answer, {FOR_ANSWER[policy]}"
         return self._budgets(found.entries, words, predicted=found.predicted, space=SPACE_WORDS)
 
     def _budgets(self, entries: Sequence[HeadBudget], policy: str, **more: Any) -> Budgets:

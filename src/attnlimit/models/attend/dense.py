@@ -6,7 +6,7 @@ attention, so a sampled layer costs a few times as much as a full one. For long 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -23,11 +23,15 @@ from attnlimit.models.see.masks import RuleMask
 
 Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor]
 """Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m)."""
+Sizes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From the softmax weights of queries and what they may draw from, both (B, h, m, keys): how many keys each draws, (B, h, m, 1)."""
 
 
-def dense_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
-    """Block after block of the queries."""
-    layer = _Layer(call, budgets, streams)
+def dense_blocks(
+    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], sizes: Sizes | None = None
+) -> Iterator[Block]:
+    """Block after block of the queries. `sizes` stands in for the budgets' n."""
+    layer = _Layer(call, budgets, streams, sizes)
     for rows in call.blocks(call.heads):
         yield rows, *layer.block(rows)
 
@@ -56,8 +60,14 @@ def placed_keys(call: Call, kept: Kept, rows: Int[Tensor, " m"]) -> Bool[Tensor,
 class _Layer:
     """One call of a layer, all of its heads sampled."""
 
-    def __init__(self, call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> None:
-        self.call, self.budgets, self.streams = call, budgets, streams
+    def __init__(
+        self,
+        call: Call,
+        budgets: Sequence[HeadBudget],
+        streams: list[list[Stream]],
+        sizes: Sizes | None = None,
+    ) -> None:
+        self.call, self.budgets, self.streams, self.sizes = call, budgets, streams, sizes
         device = call.query.device
         self.n = torch.tensor([one.n or 0 for one in budgets], device=device)[:, None, None]
         following = [one.by_query for one in budgets if one.by_query is not None]
@@ -79,6 +89,9 @@ class _Layer:
         kept = self.kept(rows, seen) & seen
         if self.per_spread is not None:
             kept, n = self._following(rows, seen, kept)
+        elif self.sizes is not None:
+            scores = self.call.block_scores(rows).masked_fill(~seen, -torch.inf)
+            n = self.sizes(self.call.weights(scores), (seen & ~kept).expand_as(scores))
         rest = seen & ~kept
         left = rest.sum(-1, keepdim=True)
         drawn = torch.minimum(left, n)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_generator
-from attnlimit.models.attend.dense import dense_blocks, full_blocks
+from attnlimit.models.attend.dense import Sizes, dense_blocks, full_blocks
 from attnlimit.models.attend.draws import Stream
 from attnlimit.models.attend.sparse import sparse_blocks
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
@@ -70,6 +71,7 @@ def sampled_attention(
     *,
     generator: torch.Generator | int = 0,
     per_query: bool = True,
+    sizes: Sizes | None = None,
 ) -> Iterator[Attended]:
     """Inside the block every head of the model attends to its budget's keys only; afterwards the model is as it was.
 
@@ -77,7 +79,8 @@ def sampled_attention(
     torch.Generator): for each query by itself, or without `per_query` in one order shared by all queries of the text,
     which reads fewer keys in all but lets errors add up downstream (see attnlimit.models.attend.draws). No key is drawn twice,
     as budgets have it, so a query that sees no more than its budget attends to all of it. Own token and window keep
-    nothing in cross-attention, where a query has no key of its own.
+    nothing in cross-attention, where a query has no key of its own. `sizes` is a rule that says how many keys each query
+    draws, in place of the budgets' n (attnlimit.designs.denominator is one).
     Leaving raises ModelNotSupported if some layer did not come by.
     """
     budgets.check_fits(model)
@@ -92,7 +95,7 @@ def sampled_attention(
                 f"layers of {budgets.heads} heads: budgets hold for the model they were made for."
             )
         chosen = budgets.layer(call.layer)
-        return sampled_output(call, chosen, source, per_query=per_query, attended=attended)
+        return sampled_output(call, chosen, source, per_query=per_query, attended=attended, sizes=sizes)
 
     with observe(model, attend) as observed:
         attended.forward_calls = observed.calls
@@ -106,6 +109,7 @@ def sampled_output(
     *,
     per_query: bool = True,
     attended: Attended | None = None,
+    sizes: Sizes | None = None,
 ) -> Tensor:
     """(B, Lq, Hq, dv): the output of one call under the heads' budgets. Full heads are the model's own.
 
@@ -124,7 +128,7 @@ def sampled_output(
         for h, one in enumerate(budgets)
         if not (per_query or h in full + following or one.sampling.kept.top)
     ]
-    few = few if keys > DENSE_KEYS else []
+    few = few if keys > DENSE_KEYS and sizes is None else []
     rest = [head for head in range(heads) if head not in full + following + few]
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
     if full:
@@ -132,7 +136,7 @@ def sampled_output(
     for some, blocks in (
         (full, full_blocks),
         (few, sparse_blocks),
-        (rest, dense_blocks),
+        (rest, partial(dense_blocks, sizes=sizes)),
         (following, dense_blocks),
     ):
         if not some:

@@ -232,8 +232,26 @@ class Options:
                 "keep and draw at the least. Give more."
             )
         best, judged = self._best(found, mean_error, mean_keys), self._judged(found, parts)
-        read, added = mean_keys.gather(-1, best)[..., 0], judged.double().mean(2)
-        rows = enumerate(best[..., 0].tolist())
+        return self._chosen(best[..., 0], judged)
+
+    def same(self, *, error: float | None = None, keys: float | None = None) -> Chosen:
+        """The same for one option that all heads take, by head alone."""
+        errors, reads = (part.mean(2).double().sum((0, 1)) for part in (self.error, self.keys))
+        fits, cost = (reads <= (keys or 0.0), errors) if error is None else (errors <= error, reads)
+        fits = fits & torch.tensor([one.by_query is None for one in self.budgets])
+        if not bool(fits.any()):
+            raise InputError(
+                f"A total of {keys or 0:,.0f} keys is too small: one design for all heads reads at least {float(reads.min()):,.0f}. "
+                "Give more."
+            )
+        best = cost.masked_fill(~fits, torch.inf).argmin()
+        return self._chosen(best.expand(self.error.shape[:2]), self.error[..., int(best)])
+
+    def _chosen(
+        self, places: Int[Tensor, "layers heads"], judged: Float[Tensor, "layers heads queries"]
+    ) -> Chosen:
+        read = self.keys.mean(2).gather(-1, places[..., None])[..., 0]
+        added, rows = judged.double().mean(2), enumerate(places.tolist())
         entries = [
             self._budget(place, layer, head, float(read[layer, head]), float(added[layer, head]))
             for layer, row in rows

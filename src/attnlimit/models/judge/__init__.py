@@ -1,10 +1,11 @@
 """What budgets do to a model's own task."""
 
-from attnlimit.models.judge.compare import Comparison, compare_splits
+from attnlimit.models.judge.compare import Comparison, compare
 from attnlimit.models.judge.downstream import DownstreamCurve, downstream_curve
 from attnlimit.models.judge.horizons import example_horizons
 from attnlimit.models.judge.needles import NEEDLES, Needle
 from attnlimit.models.judge.solved import NeedleResult
+from attnlimit.models.judge.splits import SplitComparison, compare_splits
 from attnlimit.models.judge.trial import Trial
 from attnlimit.models.judge.verify import Allowed, Verification, verify
 
@@ -15,8 +16,10 @@ __all__ = [
     "DownstreamCurve",
     "Needle",
     "NeedleResult",
+    "SplitComparison",
     "Trial",
     "Verification",
+    "compare",
     "compare_splits",
     "downstream_curve",
     "example_horizons",

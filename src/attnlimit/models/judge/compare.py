@@ -1,111 +1,261 @@
-"""Two ways to share keys out over heads, by the keys that each needs for the same value of the task's metric."""
+"""Budgets beside what people would use instead, at equal keys, on text that the analysis did not read."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Int
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count
-from attnlimit.models.analyse.run import Run
-from attnlimit.models.judge.downstream import DownstreamCurve, downstream_curve
-from attnlimit.models.judge.intervals import Uncertain, bounds, crossed_means
-from attnlimit.models.judge.trial import Trial
+from attnlimit.files.records import write_json
+from attnlimit.files.strict import from_record, read_record, record, to_record
+from attnlimit.inputs import as_count
+from attnlimit.models.analyse.analyze import digest
+from attnlimit.models.analyse.run import Facts, Run
+from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.budget.budgets import Predicted
+from attnlimit.models.judge.intervals import Uncertain, crossed_means, uncertain
+from attnlimit.models.judge.methods import METHODS, OURS, Ground, Plan
+from attnlimit.models.judge.trial import checked_seeds
+from attnlimit.models.see.gradient import CHANGE, answer_error, model_answer
 from attnlimit.models.see.load import Loaded
-from attnlimit.models.see.progress import Progress
-from attnlimit.models.see.text import Document
+from attnlimit.models.see.progress import Progress, Steps
+from attnlimit.models.see.text import Document, token_windows
+from attnlimit.rates.bootstrap import checked_level
+
+SCHEMA = "attnlimit.compare/1"
+REMEDY = "`attnlimit compare RUN` makes one."
+BEYOND = 1.25
+"""How far past its last point a line is drawn on, to compare at equal keys."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Drawn):
-    """The same total of keys, the same for every head and optimally split, on the same examples and seeds."""
+@record
+class Point:
+    """One method at one share of keys."""
 
-    uniform: DownstreamCurve
-    split: DownstreamCurve
-    policy: str
-    objective: str
+    method: str
+    asked: PositiveFloat
+    """Share of keys that it was to read."""
+    read: PositiveFloat
+    """Share that it read."""
+    changes: tuple[tuple[NonNegativeFloat, ...], ...]
+    """What became of the model's answer, by seed and window."""
+    predicted: Predicted | None
+    """The same before it was tried; None: not known for this method."""
 
-    def by_horizon(self, horizons: Array) -> Comparison:
-        """The same with the examples of both curves in thirds."""
-        uniform, split = (one.by_horizon(horizons) for one in (self.uniform, self.split))
-        return replace(self, uniform=uniform, split=split)
+    def measured(self, level: float) -> Uncertain:
+        """The mean, with its interval over seeds and windows."""
+        cells = torch.tensor(self.changes, dtype=torch.float64)
+        return uncertain(cells.mean(), crossed_means(cells, torch.Generator().manual_seed(0)), level)
 
     @property
-    def ratios(self) -> tuple[Uncertain, ...]:
-        """For each uniform size: keys with which the split reaches the same value, over the uniform ones.
+    def value(self) -> float:
+        return float(np.mean(self.changes))
 
-        Between its sizes a curve is a straight line over log keys, made monotone first (what more keys lose is taken
-        for noise). Below the split's range the ratio is that of its least size, an upper bound; above it is ∞.
-        """
-        cells = torch.cat([self.uniform.per_example, self.split.per_example]).permute(1, 2, 0)
-        sign = 1.0 if self.uniform.full.higher_is_better else -1.0
-        found = self._ratios(sign * cells.mean((0, 1))[None])
-        resampled = self._ratios(sign * crossed_means(cells, torch.Generator().manual_seed(0)))
-        low, high = bounds(resampled.nan_to_num(posinf=1e9), self.uniform.level)
-        return tuple(
-            Uncertain(float(value), float(a), float(b) if float(b) < 1e8 else float("inf"))
-            for value, a, b in zip(found[0], low, high, strict=True)
+
+@record
+class Comparison(Drawn):
+    """How far each method changes the model's answer, against the share of keys that it reads."""
+
+    model: str
+    run: str
+    """What the analysis is known by."""
+    unit: str
+    tokens: PositiveInt
+    windows: PositiveInt
+    seeds: tuple[int, ...]
+    level: PositiveFloat
+    points: tuple[Point, ...]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.method for one in self.points))
+
+    def of(self, method: str) -> tuple[Point, ...]:
+        """A method's points, by the share that they read."""
+        return tuple(sorted((one for one in self.points if one.method == method), key=lambda one: one.read))
+
+    @property
+    def above(self) -> list[str]:
+        """Where ours is not below another method with as many keys, in sentences. Between its points ours is a straight line
+        over the logarithms."""
+        found = []
+        for ours in (one for one in OURS if one in self.methods):
+            for one in (one for one in self.points if one.method not in OURS):
+                value = self._at(ours, one.read)
+                if value >= one.value:
+                    found.append(
+                        f"At {one.read:.1%} of the keys {one.method} changes the answer by {one.value:.3g} {self.unit}, "
+                        f"ours {ours} by {value:.3g}."
+                    )
+        return found
+
+    def _at(self, method: str, read: float) -> float:
+        points = self.of(method)
+        x, y = (np.log([max(getattr(one, name), 1e-12) for one in points]) for name in ("read", "value"))
+        place = np.log(min(read, BEYOND * points[-1].read))
+        if len(x) == 1:
+            return float(np.exp(y[0]))
+        k = int(np.clip(np.searchsorted(x, place) - 1, 0, len(x) - 2))
+        slope = (y[k + 1] - y[k]) / max(x[k + 1] - x[k], 1e-9)
+        return float(np.exp(y[k] + slope * (place - x[k])))
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours is below all others, in words."""
+        if not self.above:
+            return "With as many keys, ours is below every other method at every point."
+        return "Ours is not below every other method at every point. " + " ".join(self.above)
+
+    @property
+    def words(self) -> str:
+        """How it was measured."""
+        return (
+            f"{self.unit}, mean over {self.windows} windows of {self.tokens:,} tokens that the analysis did not read, "
+            f"{len(self.seeds)} seeds; {self.level:.0%} intervals"
         )
 
-    def _ratios(self, values: Float[Tensor, "r both"]) -> Float[Tensor, "r sizes"]:
-        one, other = values.split([len(self.uniform.keys), len(self.split.keys)], 1)
-        keys, wanted = (torch.tensor(curve.keys, dtype=torch.float64) for curve in (self.split, self.uniform))
-        reached = other.cummax(1).values
-        first = (reached[:, None, :] >= one[:, :, None] - 1e-12).double().argmax(2)  # 0 also where none is
-        before = (first - 1).clamp_min(0)
-        high, low = reached.gather(1, first), reached.gather(1, before)
-        part = ((one - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
-        log_keys = keys.log()
-        needed = log_keys[before] + part * (log_keys[first] - log_keys[before])
-        never = one > reached[:, -1:] + 1e-12
-        return torch.where(never, torch.inf, needed.exp() / wanted)
+    def rows(self) -> list[tuple[str, Point, Uncertain]]:
+        """A method, what it did, and how sure that is."""
+        return [(one.method, one, one.measured(self.level)) for one in self.points]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy,
-            "objective": self.objective,
-            "uniform": self.uniform.to_dict(),
-            "split": self.split.to_dict(),
-            "key_ratio": [  # null: more keys than were tried
-                {name: value if value < float("inf") else None for name, value in one.to_dict().items()}
-                for one in self.ratios
-            ],
-        }
+        """What the file holds; means and the verdict are there for readers."""
+        means = [one.measured(self.level).to_dict() for one in self.points]
+        return {"schema": SCHEMA, **to_record(self), "means": means, "verdict": self.verdict}
+
+    def save(self, path: str | Path) -> Path:
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Comparison:
+        """Read a file that `save` wrote, strictly."""
+        return read_record(Path(path), SCHEMA, cls._read, "comparison", REMEDY)
+
+    @classmethod
+    def _read(cls, given: dict[str, Any]) -> Comparison:
+        fields = {name: value for name, value in given.items() if name not in ("means", "verdict")}
+        return from_record(cls, fields, "the file", points=(Point, "point"))
 
     def __repr__(self) -> str:
-        ratios = ", ".join(
-            f"{keys:.3g}: {one!r}" for keys, one in zip(self.uniform.keys, self.ratios, strict=True)
-        )
-        return f"Comparison(uniform keys per head → keys of the split for the same value, relative: {ratios})"
+        return f"Comparison({self.model}, {len(self.methods)} methods, {len(self.points)} points; {self.verdict})"
 
 
-def compare_splits(
+def compare(
     loaded: Loaded,
     run: Run,
     texts: Sequence[str | Document],
-    sizes: Sequence[int],
     *,
-    policy: str = "kept",
-    split: str = "output",
-    trial: Trial | None = None,
+    keys: Sequence[float] = (0.05, 0.1, 0.2),
+    windows: int = 4,
+    seeds: Sequence[int] = (0,),
+    level: float = 0.95,
     progress: Progress | None = None,
 ) -> Comparison:
-    """The task's metric with `size` sampled keys per head in the mean, for each of `sizes`: the same number in every
-    head, and split by the run's error curves. Without a `trial` examples are as long as the run's."""
-    if split == "uniform":
-        raise InputError("split must be output or head: uniform is what it is compared with.")
-    totals = [len(run.heads) * as_count(size, "sizes") for size in sizes]
-    budgets = [
-        run.budgets(total=total, policy=policy, split=kind) for kind in ("uniform", split) for total in totals
+    """KL(full ‖ sampled) of the model's answer (for an encoder: the squared change of its embedding) with these shares of
+    the keys, for the run's budgets and for other methods (`attnlimit.models.judge.methods`), on windows of text as long as the
+    run's that it did not read. Methods that are fitted to a share of keys are fitted on the first window."""
+    shares, seeds = _checked_shares(keys), checked_seeds(seeds)
+    level, unit = checked_level(level), _unit(loaded, run)
+    run.budgets(keys=shares[-1], split="answer").check_fits(loaded.model)
+    found = held_out(loaded, run, texts, as_count(windows, "windows"))
+    ground = Ground(loaded, run, found[0])
+    asked = [(name, share) for name in METHODS for share in shares]
+    steps = Steps(progress, len(asked) * (1 + len(found) * len(seeds)))
+    plans = []
+    for name, share in asked:
+        plans.append(METHODS[name](ground, share))
+        steps.skip(1)
+    work = _Work(loaded, plans, seeds, steps)
+    for ids in found:
+        work.add(ids[None].to(loaded.model.device))
+    points = [
+        Point(name, share, read / seen, tuple(map(tuple, changes)), plan.budgets.predicted)
+        for (name, share), plan, (read, seen), changes in zip(
+            asked, plans, work.keys, work.changes, strict=True
+        )
     ]
-    trial = Trial(tokens=run.facts.tokens) if trial is None else trial
-    # one curve, cut in two: the full model runs once
-    curve = downstream_curve(loaded, texts, budgets, trial=trial, progress=progress)
-    half = len(totals)
-    return Comparison(curve.part(slice(half)), curve.part(slice(half, None)), policy, split)
+    facts = run.facts
+    return Comparison(
+        facts.model, known_by(facts), unit, facts.tokens, len(found), seeds, level, tuple(points)
+    )
+
+
+def known_by(facts: Facts) -> str:
+    """What tells an analysis from others."""
+    return hashlib.sha256(json.dumps(to_record(facts), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def held_out(
+    loaded: Loaded, run: Run, texts: Sequence[str | Document], windows: int
+) -> Int[Tensor, "windows tokens"]:
+    """Windows that the analysis did not read: the first ones were its own, if the texts are the same."""
+    facts = run.facts
+    found = token_windows(loaded.need_tokenizer(), texts, facts.tokens, most=facts.passages + windows)
+    if facts.text.endswith(digest(found[: facts.passages])):
+        found = found[facts.passages :]
+    if not len(found):
+        raise InputError(
+            f"The analysis read all {facts.passages} windows of {facts.tokens} tokens that these texts have, so none is left to "
+            "compare methods on: give other texts or more of them (--text), or analyse fewer passages."
+        )
+    return found[:windows]
+
+
+class _Work:
+    """All plans on one window after the other: the full model runs once for each."""
+
+    def __init__(self, loaded: Loaded, plans: Sequence[Plan], seeds: Sequence[int], steps: Steps) -> None:
+        self.loaded, self.plans, self.steps = loaded, plans, steps
+        self.generators = [[torch.Generator().manual_seed(seed) for seed in seeds] for _ in plans]
+        self.changes: list[list[list[float]]] = [[[] for _ in seeds] for _ in plans]
+        self.keys = [[0.0, 0.0] for _ in plans]
+
+    def add(self, ids: Int[Tensor, "1 tokens"]) -> None:
+        with torch.no_grad():
+            full = model_answer(self.loaded, ids)
+        for place, plan in enumerate(self.plans):
+            cells = self.changes[place]
+            for generator, cell in zip(self.generators[place], cells, strict=True):
+                again = cell is not cells[0] and not plan.draws
+                cell.append(cells[0][-1] if again else self._change(full, ids, place, generator))
+                self.steps.skip(1)
+
+    def _change(self, full: Tensor, ids: Tensor, place: int, generator: torch.Generator) -> float:
+        plan, model = self.plans[place], self.loaded.model
+        sampling = sampled_attention(model, plan.budgets, generator=generator, sizes=plan.sizes)
+        with torch.no_grad(), sampling as attended:
+            answer = model_answer(self.loaded, ids)
+        for k, part in enumerate((attended.keys, attended.seen)):
+            self.keys[place][k] += float(part.sum())
+        return answer_error(full, answer)
+
+
+def _unit(loaded: Loaded, run: Run) -> str:
+    if run.answer is not None and loaded.kind != run.facts.kind:
+        raise InputError(
+            f"The run is of a model of kind {run.facts.kind!r}, but {loaded.name!r} is of kind {loaded.kind!r}: load it "
+            f"with task={run.facts.kind!r}."
+        )
+    if loaded.kind == "encoder":
+        return CHANGE
+    return "nats a text" if loaded.kind == "classifier" else "nats a token"
+
+
+def _checked_shares(keys: object) -> tuple[float, ...]:
+    listed = tuple(keys) if isinstance(keys, Sequence) and not isinstance(keys, str) else ()
+    good = all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one <= 1 for one in listed)
+    if not listed or not good or len(set(listed)) < len(listed):
+        raise InputError(
+            f"keys must be one or several different shares of all keys, above 0 and at most 1; got {keys!r}."
+        )
+    return tuple(sorted(float(one) for one in listed))

@@ -122,7 +122,8 @@ def _run(loaded: Loaded, ids: Tensor) -> tuple[list[Tensor], Tensor]:
 def _changes(full: tuple[list[Tensor], Tensor], sampled: tuple[list[Tensor], Tensor]) -> tuple[Tensor, ...]:
     """Σ‖sampled − full‖² of the states, the answer's error, and if it has classes the share of equal first choices."""
     pairs = zip(full[0], sampled[0], strict=True)
-    found = _squares([b.double() - a.double() for a, b in pairs]), answer_error(full[1], sampled[1])
+    error = torch.tensor(answer_error(full[1], sampled[1]), dtype=torch.float64)
+    found = _squares([b.double() - a.double() for a, b in pairs]), error
     if full[1].ndim == 1:
         return found
     return *found, (full[1].argmax(-1) == sampled[1].argmax(-1)).double().mean().cpu()

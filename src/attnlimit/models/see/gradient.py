@@ -23,6 +23,8 @@ from attnlimit.models.see.load import Loaded, decoder_inputs
 
 NATS, CHANGE = "nats", "squared change of the embedding"
 """What a change of the answer is counted in: KL, or for encoders how far an embedding of length 1 moves."""
+AT_ONCE = 128
+"""Positions whose laws are compared at once."""
 OFF = "analyse without the answer (--answer off)"
 
 
@@ -59,8 +61,7 @@ def answer_gradients(
         return outputs[call.layer]
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
-        given = ids.to(loaded.model.device)
-        answer = answer_of(loaded, loaded.model(input_ids=given, **decoder_inputs(loaded, given)))
+        answer = model_answer(loaded, ids.to(loaded.model.device))
         found = [
             _gradients(answer, list(outputs.values()), loaded.kind, generator, k + 1 < draws)
             for k in range(draws)
@@ -84,6 +85,11 @@ def _enough_memory(loaded: Loaded, ids: Tensor) -> Iterator[None]:
         ) from problem
 
 
+def model_answer(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Tensor:
+    """What a model says of one text."""
+    return answer_of(loaded, loaded.model(input_ids=ids, **decoder_inputs(loaded, ids)))
+
+
 def answer_of(loaded: Loaded, output: Any) -> Float[Tensor, "positions classes"] | Float[Tensor, " d"]:
     """What a model says of one text: log-probabilities, or the embedding."""
     if loaded.kind == "encoder":
@@ -91,11 +97,13 @@ def answer_of(loaded: Loaded, output: Any) -> Float[Tensor, "positions classes"]
     return output.logits.flatten(0, -2).float().log_softmax(-1)
 
 
-def answer_error(full: Tensor, sampled: Tensor) -> Float[Tensor, ""]:
+def answer_error(full: Tensor, sampled: Tensor) -> float:
     """KL(full ‖ sampled) in nats, mean over positions, or the squared change of the embedding."""
     if full.ndim == 1:
-        return (sampled - full).double().square().sum().cpu()
-    return (full.exp() * (full - sampled)).sum(-1).double().mean().clamp_min(0).cpu()
+        return float((sampled - full).double().square().sum())
+    pairs = zip(full.split(AT_ONCE), sampled.split(AT_ONCE), strict=True)
+    total = sum(float((p.exp() * (p - q)).sum(-1).double().sum()) for p, q in pairs)
+    return max(0.0, total / len(full))
 
 
 def _gradients(

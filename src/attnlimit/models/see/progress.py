@@ -25,6 +25,6 @@ class Steps:
         return tell
 
     def skip(self, parts: int) -> None:
-        """Count parts as done that there was no need for."""
+        """Count parts as done: at once, or that there was no need for."""
         for _ in range(parts):
             self.next()(1, 1)

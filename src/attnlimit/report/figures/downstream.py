@@ -9,9 +9,9 @@ import numpy as np
 
 from attnlimit.drawing import figure
 from attnlimit.errors import InputError
-from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Uncertain
+from attnlimit.models.judge.splits import SplitComparison
 from attnlimit.report.figures.style import BLACK, COLOURS, axes, bars, panels, shades, small_print
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def curve_figure(result: DownstreamCurve) -> Figure:
     return _curves({"sampled keys": result})
 
 
-@figure.register(Comparison)
-def comparison_figure(result: Comparison) -> Figure:
+@figure.register(SplitComparison)
+def comparison_figure(result: SplitComparison) -> Figure:
     """The same for uniform keys and their split."""
     return _curves({"the same in every head": result.uniform, "optimal split": result.split})
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_text
 from attnlimit.models.analyse.run import Run
+from attnlimit.models.judge.compare import Comparison, known_by
 from attnlimit.report.html.analysis import analysis
+from attnlimit.report.html.comparison import with_comparison
 from attnlimit.report.html.page import Page, page
 
 
@@ -26,11 +28,17 @@ def report_page(folder: Path) -> Page:
         from attnlimit.report.html.study import study_page  # needs the extra "studies"
         from attnlimit.studies import open_run
 
-        with open_run(folder) as run:
-            return study_page(run.findings())
+        with open_run(folder) as study:
+            return study_page(study.findings())
     if (folder / "summary.json").is_file():
         raise InputError(
             f"{folder} is no run of a study: there is no store.sqlite beside its summary.json. In-context runs of before are not read; "
             "run them again as a study, e.g. attnlimit icl examples/icl-risk.yaml."
         )
-    return analysis(Run.load(folder), str(folder))
+    run = Run.load(folder)
+    shown, compared = analysis(run, str(folder)), folder / "compare.json"
+    if compared.is_file():
+        found = Comparison.load(compared)
+        if found.run == known_by(run.facts):  # else it is of an earlier analysis in this folder
+            return with_comparison(shown, found)
+    return shown

@@ -1,0 +1,108 @@
+"""attnlimit compare: budgets beside what people would use instead, at equal keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
+from attnlimit.cli.model_options import Device, Dtype, Seeds, Text, tell
+from attnlimit.errors import AttnlimitError, InputError, MissingExtra
+from attnlimit.report.figures.style import save
+
+if TYPE_CHECKING:
+    from attnlimit.models.analyse.run import Run
+    from attnlimit.models.judge import Comparison
+    from attnlimit.models.judge.compare import Point
+    from attnlimit.models.see.load import Loaded
+
+
+@guarded
+def compare(
+    run: Annotated[Path, typer.Argument(help="Folder that attnlimit analyze wrote.")],
+    model: Annotated[
+        str | None, typer.Option(help="Where the model is now (default: as the run names it).")
+    ] = None,
+    keys: Annotated[str, typer.Option(help="Shares of all keys: 5%,10%,20% or 0.05,0.1,0.2.")] = "5%,10%,20%",
+    windows: Annotated[int, typer.Option(help="Windows of text that the analysis did not read.")] = 4,
+    seeds: Seeds = 1,
+    text: Text = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """The run's budgets beside other methods that read as many keys: what each does to the model's answer."""
+    from attnlimit.models.analyse.run import Run
+    from attnlimit.models.judge import compare as compare_methods
+    from attnlimit.models.see.text import documents
+    from attnlimit.report.html import write_report
+
+    shares, found = _shares(keys), Run.load(run)
+    given = documents(text or None)
+    loaded = _model(found, model, device, dtype)
+    with progress("percent") as step:
+        result = compare_methods(
+            loaded, found, given, keys=shares, windows=windows, seeds=range(seeds), progress=step
+        )
+    folder = run if run.is_dir() else run.parent
+    result.save(folder / "compare.json")
+    try:
+        save(result.plot(), folder / "compare.png")
+    except MissingExtra as missing:
+        err.print(f"No figure: {missing}")
+    report = write_report(folder)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    _show(result)
+    out.print(f"Written: {folder}/compare.json, compare.png\nReport: {report}", markup=False)
+
+
+def _model(run: Run, model: str | None, device: str | None, dtype: str | None) -> Loaded:
+    from attnlimit.models.see.load import load
+
+    name = run.facts.model if model is None else model
+    try:
+        return load(name, device=device, dtype=dtype, task=run.facts.kind, note=tell)
+    except AttnlimitError as problem:
+        if model is not None:
+            raise
+        raise InputError(
+            f"The run's model {name!r} cannot be loaded by that name: say where it is with --model. ({problem})"
+        ) from problem
+
+
+def _shares(text: str) -> list[float]:
+    """5% and 0.05 are the same.
+
+    >>> _shares("5%, 0.1,20 %")
+    [0.05, 0.1, 0.2]
+    """
+    try:
+        parts = [part.strip() for part in text.split(",")]
+        found = [float(part[:-1]) / 100 if part.endswith("%") else float(part) for part in parts]
+    except ValueError:
+        found = []
+    if not found or not all(0 < share <= 1 for share in found):
+        raise InputError(
+            f"--keys must be shares of all keys such as 5%,10% or 0.05,0.1, at most 100%; got {text!r}."
+        )
+    return found
+
+
+def _show(result: Comparison) -> None:
+    rows = [
+        (name, f"{point.asked:.3g}", f"{point.read:.1%}", f"{measured!r}", _predicted(point))
+        for name, point, measured in result.rows()
+    ]
+    title = f"{result.model}: {result.words}"
+    out.print(table(title, ["method", "asked", "keys read", "change of the answer", "predicted"], rows))
+    colour = "red" if result.above else "green"
+    out.print(result.verdict, style=f"bold {colour}", markup=False)
+
+
+def _predicted(point: Point) -> str:
+    known = point.predicted
+    return "–" if known is None else f"{known.value:.4g} [{known.low:.3g}, {known.high:.3g}]"

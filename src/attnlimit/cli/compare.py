@@ -94,11 +94,22 @@ def _shares(text: str) -> list[float]:
 
 def _show(result: Comparison) -> None:
     rows = [
-        (name, f"{point.asked:.3g}", f"{point.read:.1%}", f"{measured!r}", _predicted(point))
+        (
+            name,
+            f"{point.asked:.3g}",
+            f"{point.read:.1%}",
+            _by_key_head(point),
+            f"{measured!r}",
+            _predicted(point),
+        )
         for name, point, measured in result.rows()
     ]
     title = f"{result.model}: {result.words}"
-    out.print(table(title, ["method", "asked", "keys read", "change of the answer", "predicted"], rows))
+    out.print(
+        table(
+            title, ["method", "asked", "keys read", "by key head", "change of the answer", "predicted"], rows
+        )
+    )
     colour = "red" if result.above else "green"
     out.print(result.verdict, style=f"bold {colour}", markup=False)
 
@@ -106,3 +117,7 @@ def _show(result: Comparison) -> None:
 def _predicted(point: Point) -> str:
     known = point.predicted
     return "–" if known is None else f"{known.value:.4g} [{known.low:.3g}, {known.high:.3g}]"
+
+
+def _by_key_head(point: Point) -> str:
+    return "–" if point.by_key_head is None else f"{point.by_key_head:.1%}"

@@ -104,11 +104,13 @@ def _show(result: Verification) -> None:
     columns = ["layer", "predicted", "measured", "ratio of heads", "above", "hidden states"]
     title = f"Relative rms errors of heads (mean) and hidden states ({result.level:.0%} intervals)"
     out.print(table(title, columns, rows))
+    counted = result.key_head_share == result.key_head_share  # not in long texts
+    by_key_head = f" ({result.key_head_share:.1%} by key head)" if counted else ""
     lines = [
         f"{result.full.name}: {result.full.value:.4g} with all keys, {result.sampled_value!r} sampled; loss "
         f"{result.drop!r} ({result.full.unit}).",
-        f"Keys per query and head: {result.keys:.4g}, {result.share:.1%} of full attention. {result.windows} windows of "
-        f"{result.tokens} tokens, {len(result.full.per_example)} examples, {len(result.seeds)} seeds.",
+        f"Keys per query and head: {result.keys:.4g}, {result.share:.1%} of full attention{by_key_head}. "
+        f"{result.windows} windows of {result.tokens} tokens, {len(result.full.per_example)} examples, {len(result.seeds)} seeds.",
     ]
     unit = NATS + " per position" if result.agreement is not None else CHANGE
     answer = f"Answer: {result.answer!r} {unit}"

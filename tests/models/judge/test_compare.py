@@ -154,7 +154,7 @@ def test_a_rule_stands_in_for_the_budgets_n(llama, run, articles):
 
 
 def point(method: str, read: float, value: float) -> Point:
-    return Point(method, read, read, ((value,),), None)
+    return Point(method, read, read, None, ((value,),), None)
 
 
 def comparison(*points: Point) -> Comparison:

@@ -21,8 +21,9 @@ from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask
 
-Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor]
-"""Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m)."""
+Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]
+"""Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m), and
+which keys are read (B, _, m, keys), None where that would be too many to hold."""
 Sizes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From the softmax weights of queries and what they may draw from, both (B, h, m, keys): how many keys each draws, (B, h, m, 1)."""
 
@@ -39,8 +40,9 @@ def dense_blocks(
 def full_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
     """Heads that attend to everything: only counted."""
     for rows in call.blocks(1):
-        seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
-        yield rows, None, seen.expand(-1, call.heads, -1), seen
+        read = seen_keys(call, rows)
+        seen = read.sum(-1).expand(len(call.query), -1, len(rows))
+        yield rows, None, seen.expand(-1, call.heads, -1), seen, read.expand(-1, call.heads, -1, -1)
 
 
 def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
@@ -83,8 +85,10 @@ class _Layer:
 
     def block(
         self, rows: Int[Tensor, " m"]
-    ) -> tuple[Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"]]:
-        """Outputs, distinct keys attended to, and keys seen, of some queries."""
+    ) -> tuple[
+        Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"], Bool[Tensor, "b h m keys"]
+    ]:
+        """Outputs, distinct keys attended to, keys seen, and which are read, of some queries."""
         seen, n = seen_keys(self.call, rows), self.n
         kept = self.kept(rows, seen) & seen
         if self.per_spread is not None:
@@ -103,7 +107,8 @@ class _Layer:
         added = torch.where(taken, stands_for.float(), added)
         shape = (len(added), len(self.budgets), len(rows))
         distinct = (kept.sum(-1) + drawn[..., 0]).expand(shape)
-        return self.call.attended(rows, added), distinct, seen.sum(-1).expand(len(added), -1, len(rows))
+        read = (kept | taken).expand(*shape, -1)
+        return self.call.attended(rows, added), distinct, seen.sum(-1).expand(len(added), -1, len(rows)), read
 
     def kept(self, rows: Int[Tensor, " m"], seen: Tensor) -> Bool[Tensor, "_ _ _ keys"]:
         """Keys that are kept, seen or not."""

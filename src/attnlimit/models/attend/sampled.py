@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.errors import InputError
@@ -42,6 +42,9 @@ class Attended:
     seen: Float[Tensor, "layers heads"]
     """Keys that full attention would have attended to."""
     queries: Float[Tensor, "layers heads"]
+    group: Float[Tensor, "layers heads"]
+    """Distinct keys that all query heads of the head's group read together, so what its key head gives; nan in texts too
+    long to count them."""
     forward_calls: list[int] = field(default_factory=list)
     """How often each layer was called."""
 
@@ -49,6 +52,11 @@ class Attended:
     def share(self) -> float:
         """Keys attended to over those of full attention."""
         return float(self.keys.sum() / self.seen.sum())
+
+    @property
+    def key_head_share(self) -> float:
+        """The same by key head: what memory sees."""
+        return float(self.group.sum() / self.seen.sum())
 
     @property
     def keys_per_query(self) -> Float[Tensor, "layers heads"]:
@@ -60,8 +68,8 @@ class Attended:
         return f"Attended({float(self.keys_per_query.mean()):.4g} keys per query and head, {100 * self.share:.3g} %)"
 
     def to_dict(self) -> dict[str, object]:
-        parts = {name: getattr(self, name).tolist() for name in ("keys", "seen", "queries")}
-        return {**parts, "share": self.share}
+        parts = {name: getattr(self, name).tolist() for name in ("keys", "seen", "queries", "group")}
+        return {**parts, "share": self.share, "key_head_share": self.key_head_share}
 
 
 @contextmanager
@@ -86,7 +94,7 @@ def sampled_attention(
     budgets.check_fits(model)
     source = as_generator(generator)
     nothing = torch.zeros(budgets.layers, budgets.heads, dtype=torch.float64)
-    attended = Attended(nothing, nothing.clone(), nothing.clone())
+    attended = Attended(nothing, nothing.clone(), nothing.clone(), nothing.clone())
 
     def attend(call: Call) -> Tensor | None:
         if call.layer >= budgets.layers or call.heads != budgets.heads:
@@ -131,6 +139,10 @@ def sampled_output(
     few = few if keys > DENSE_KEYS and sizes is None else []
     rest = [head for head in range(heads) if head not in full + following + few]
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
+    union = None
+    if attended is not None and not few and keys <= DENSE_KEYS:
+        shape = (size, call.key.shape[1], length, keys)
+        union = torch.zeros(shape, dtype=torch.bool, device=call.query.device)
     if full:
         out.copy_(call.output())
     for some, blocks in (
@@ -144,14 +156,26 @@ def sampled_output(
         starts = length if per_query else None
         streams = [[Stream(row[head], keys, starts) for head in some if some is not full] for row in seeds]
         chosen = [budgets[head] for head in some]
-        for rows, answer, distinct, seen in blocks(call.only(some), chosen, streams):
+        for rows, answer, distinct, seen, read in blocks(call.only(some), chosen, streams):
             if answer is not None:
                 for place, head in enumerate(some):
                     out[:, rows, head] = answer[:, place]
             _refuse_nothing(call, chosen, distinct, seen)
             if attended is not None:
                 _count(attended, call, rows, some, distinct, seen)
+            if union is not None and read is not None:
+                for place, head in enumerate(some):
+                    union[:, head // call.groups, rows] |= read[:, place]
+    if attended is not None:
+        attended.group[call.layer] += torch.nan if union is None else _read_by_group(call, union)
     return out
+
+
+def _read_by_group(call: Call, union: Bool[Tensor, "b key_heads l keys"]) -> Float[Tensor, " heads"]:
+    read = union.sum(-1).double().cpu()
+    if call.real is not None:
+        read *= call.real[:, None].cpu()
+    return read.sum((0, 2)).repeat_interleave(call.groups)
 
 
 def _refuse_nothing(call: Call, budgets: Sequence[HeadBudget], distinct: Tensor, seen: Tensor) -> None:

@@ -36,7 +36,7 @@ def sparse_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[
                 columns, weights = sets.weights(stream.order.to(rows.device), one.n or 0, one.sampling)
                 distinct[batch, head] = (weights > 0).sum(1)
                 answer[batch, head] = _average(call, batch, head, rows, columns, weights)
-        yield rows, answer, distinct, seen.sum(-1)
+        yield rows, answer, distinct, seen.sum(-1), None
 
 
 class _Sets:

@@ -47,6 +47,8 @@ class Point:
     """Share of keys that it was to read."""
     read: PositiveFloat
     """Share that it read."""
+    by_key_head: PositiveFloat | None
+    """Share that key heads give, all query heads of a group together; None: the texts are too long to count it."""
     changes: tuple[tuple[NonNegativeFloat, ...], ...]
     """What became of the model's answer, by seed and window."""
     predicted: Predicted | None
@@ -179,8 +181,15 @@ def compare(
     for ids in found:
         work.add(ids[None].to(loaded.model.device))
     points = [
-        Point(name, share, read / seen, tuple(map(tuple, changes)), plan.budgets.predicted)
-        for (name, share), plan, (read, seen), changes in zip(
+        Point(
+            name,
+            share,
+            read / seen,
+            group / seen if group == group else None,
+            tuple(map(tuple, changes)),
+            plan.budgets.predicted,
+        )
+        for (name, share), plan, (read, seen, group), changes in zip(
             asked, plans, work.keys, work.changes, strict=True
         )
     ]
@@ -218,7 +227,7 @@ class _Work:
         self.loaded, self.plans, self.steps = loaded, plans, steps
         self.generators = [[torch.Generator().manual_seed(seed) for seed in seeds] for _ in plans]
         self.changes: list[list[list[float]]] = [[[] for _ in seeds] for _ in plans]
-        self.keys = [[0.0, 0.0] for _ in plans]
+        self.keys = [[0.0, 0.0, 0.0] for _ in plans]
 
     def add(self, ids: Int[Tensor, "1 tokens"]) -> None:
         with torch.no_grad():
@@ -235,7 +244,7 @@ class _Work:
         sampling = sampled_attention(model, plan.budgets, generator=generator, sizes=plan.sizes)
         with torch.no_grad(), sampling as attended:
             answer = model_answer(self.loaded, ids)
-        for k, part in enumerate((attended.keys, attended.seen)):
+        for k, part in enumerate((attended.keys, attended.seen, attended.group)):
             self.keys[place][k] += float(part.sum())
         return answer_error(full, answer)
 

@@ -36,6 +36,8 @@ class Probe:
     """Distinct keys per query and head in the sampled runs."""
     attended_share: float
     """The same over those of full attention."""
+    key_head_share: float
+    """The share that key heads give, all query heads of a group together."""
 
 
 def probe(
@@ -68,8 +70,9 @@ def probe(
             progress(done, len(windows))
     head_square, hidden_square, *cells = zip(*found, strict=True)
     head_error, hidden_error, answer, *agreement = (torch.stack(part, 1) for part in cells)
-    keys, seen, queries = (
-        sum(float(getattr(one, name).sum()) for one in attended) for name in ("keys", "seen", "queries")
+    keys, seen, queries, group = (
+        sum(float(getattr(one, name).sum()) for one in attended)
+        for name in ("keys", "seen", "queries", "group")
     )
     return Probe(
         head_error=head_error,
@@ -80,6 +83,7 @@ def probe(
         agreement=agreement[0] if agreement else None,
         attended_keys=keys / queries,
         attended_share=keys / seen,
+        key_head_share=group / seen,
     )
 
 

@@ -74,6 +74,8 @@ class Verification:
     """Distinct keys per query and head in the sampled runs."""
     share: float
     """The same over those of full attention."""
+    key_head_share: float
+    """The share of its keys that a key head gives, all query heads of its group together: what memory sees."""
     full: TaskResult
     sampled: tuple[TaskResult, ...]
     """One a seed."""
@@ -159,6 +161,7 @@ class Verification:
             "level": self.level,
             "keys": self.keys,
             "share": self.share,
+            "key_head_share": self.key_head_share,
             "heads": per_head,
             "hidden": [one.to_dict() for one in self.hidden],
             "answer": {
@@ -227,6 +230,7 @@ def verify(
         **_errors(seen, level),
         keys=seen.attended_keys,
         share=seen.attended_share,
+        key_head_share=seen.key_head_share,
         full=full,
         sampled=sampled,
         sampled_value=value,

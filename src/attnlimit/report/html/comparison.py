@@ -11,7 +11,18 @@ from attnlimit.models.judge.intervals import Uncertain
 from attnlimit.report.html.page import Page, Picture, Sheet
 
 TITLE = "What people would use instead"
-COLUMNS = ("method", "asked, %", "read, %", "change", "low", "high", "predicted", "from", "to")
+COLUMNS = (
+    "method",
+    "asked, %",
+    "read, %",
+    "by key head, %",
+    "change",
+    "low",
+    "high",
+    "predicted",
+    "from",
+    "to",
+)
 
 
 def with_comparison(page: Page, found: Comparison) -> Page:
@@ -28,7 +39,11 @@ def with_comparison(page: Page, found: Comparison) -> Page:
 def _row(name: str, point: Point, measured: Uncertain) -> list[object]:
     known = point.predicted
     predicted = [None] * 3 if known is None else [known.value, known.low, known.high]
-    shares = [100 * point.asked, 100 * point.read]
+    shares = [
+        100 * point.asked,
+        100 * point.read,
+        None if point.by_key_head is None else 100 * point.by_key_head,
+    ]
     return [name, *shares, measured.value, measured.low, measured.high, *predicted]
 
 

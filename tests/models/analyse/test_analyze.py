@@ -397,7 +397,9 @@ def test_bad_input(bert, run, tmp_path):
         analyze(bert, ["text"], reading=Reading(tokens=513))
     with pytest.raises(InputError, match="policy must be one of best"):
         run.budgets(0.1, policy="greedy")
-    with pytest.raises(InputError, match="Give one of rel_error, kl, perplexity, change, keys, total; got none"):
+    with pytest.raises(
+        InputError, match="Give one of rel_error, kl, perplexity, change, keys, total; got none"
+    ):
         run.budgets()
     with pytest.raises(InputError, match="split must be one of answer, output, head, uniform; got 'best'"):
         run.budgets(total=1000, split="best")

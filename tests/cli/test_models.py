@@ -79,7 +79,7 @@ def test_budget_by_error_and_by_total(small, run):
         assert record["total"] == pytest.approx(sum(one["keys"] for one in record["entries"]))
     wrong = run("budget", small.folder / "run", "--total", "600", "--split", "fair")
     assert wrong.exit_code == 2
-    assert "split must be one of output, head, uniform" in wrong.stderr
+    assert "split must be one of answer, output, head, uniform" in wrong.stderr
     few = run("budget", small.folder / "run", "--total", "10")
     assert few.exit_code == 2
     assert "72 heads need 72" in " ".join(few.stderr.split())

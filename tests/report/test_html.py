@@ -68,7 +68,8 @@ def run_of(
 ) -> Run:
     facts = Facts(
         model=name, kind="encoder", population=population, tokens=keys, passages=2, queries=16, rel_error=0.1, seed=7,
-        causal=False, dtype="float32", memory=1e6, versions={"attnlimit": "0.1.0", name: name}, method=f"exact {name}",
+        causal=False, dtype="float32", memory=1e6, versions={"attnlimit": "0.1.0", name: name}, text=f"2 passages of {name}",
+        answer=None, method=f"exact {name}",
     )  # fmt: skip
     reports = (head_of(layer, head, heads, keys, name) for layer in range(layers) for head in range(heads))
     return Run(facts, tuple(reports))

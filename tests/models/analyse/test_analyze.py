@@ -157,7 +157,7 @@ def test_output_shares_are_those_of_the_projection(bert, run):
 
 def test_run_survives_its_files(run, tmp_path):
     folder = run.save(tmp_path / "a" / "run")
-    assert {path.name for path in folder.iterdir()} == {"run.json", "heads.parquet"}
+    assert {path.name for path in folder.iterdir()} == {"run.json", "heads.parquet", "answer.safetensors"}
     again = Run.load(folder)
     assert json.dumps(again.to_dict()) == json.dumps(run.to_dict())
     assert again.facts == run.facts
@@ -330,10 +330,10 @@ def test_a_total_is_what_a_query_reads(run):
             assert made.total <= total * (1 + 1e-9)
             assert made.total > 0.95 * total
     # each head does what is better for it
-    assert RANDOM in {entry.sampling for entry in run.budgets(total=72 * 10).entries}
-    assert KEEPING in {entry.sampling for entry in run.budgets(total=72 * 50).entries}
+    assert RANDOM in {entry.sampling for entry in run.budgets(total=72 * 10, split="output").entries}
+    assert KEEPING in {entry.sampling for entry in run.budgets(total=72 * 50, split="output").entries}
     with pytest.raises(InputError, match="A total of 720 keys is too small: 72 heads need"):
-        run.budgets(total=720, policy="kept")
+        run.budgets(total=720, policy="kept", split="output")
 
 
 def damaged(run, tmp_path, change):
@@ -397,9 +397,11 @@ def test_bad_input(bert, run, tmp_path):
         analyze(bert, ["text"], reading=Reading(tokens=513))
     with pytest.raises(InputError, match="policy must be one of best"):
         run.budgets(0.1, policy="greedy")
-    with pytest.raises(InputError, match="either rel_error or total"):
+    with pytest.raises(
+        InputError, match="Give one of rel_error, kl, perplexity, change, keys, total; got none"
+    ):
         run.budgets()
-    with pytest.raises(InputError, match="split must be one of output, head, uniform; got 'best'"):
+    with pytest.raises(InputError, match="split must be one of answer, output, head, uniform; got 'best'"):
         run.budgets(total=1000, split="best")
     with pytest.raises(InputError, match="is no run"):
         Run.load(tmp_path)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -12,11 +12,13 @@ from scipy import stats
 from torch import Tensor
 
 from attnlimit.designs import Different, Kept, Sampling
+from attnlimit.designs.by_query import FEWEST, TOPS
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models import attention_layers, observe
-from attnlimit.models.attend import sampled
+from attnlimit.models.attend import dense, sampled
 from attnlimit.models.attend.draws import Stream, few_of_order, first_of_order
 from attnlimit.models.attend.sampled import sampled_attention, sampled_output
+from attnlimit.models.budget.answer import FOLLOWING
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see import call
 from attnlimit.models.see.call import Call
@@ -458,6 +460,164 @@ class TestModel:
             whole = answer(model, inputs)
         assert whole.dtype == dtype
         assert float((whole - full).abs().max()) < 0.05 * float(full.abs().max())
+
+
+def following(model: Any, *factors: float) -> Budgets:
+    """Heads whose queries follow their spread; the same factors in every layer."""
+    layers = attention_layers(model)
+    entries = [
+        replace(FOLLOWING, layer=layer.index, head=head, by_query=factor)
+        for layer in layers
+        for head, factor in enumerate(factors)
+    ]
+    return Budgets(model="", layers=len(layers), heads=len(factors), entries=tuple(entries))
+
+
+FACTORS = (0.0, 3.0, 12.0, 60.0)
+
+
+class TestByQuery:
+    """Kept sets and numbers of drawn keys that follow each query."""
+
+    def by_hand(
+        self, one: Call, batch: int, head: int, row: int, factor: float, first: int
+    ) -> tuple[set[int], int]:
+        """Kept keys and n of one query of a text that begins at `first`, key by key in plain numbers."""
+        scores = one.scores(batch, head, torch.tensor([row]))[0].double()
+        seen = [j for j in range(len(scores)) if scores[j] > -torch.inf]
+        weight = scores.exp()
+        total = weight.sum() + (0.0 if one.sink is None else one.sink[head].double().exp())
+        p = weight / total
+        values = one.value[batch, head // one.groups].double()
+        out = p @ values
+        placed = {j for j in seen if first <= j < first + 4}
+        if one.own_key is not None:
+            placed.add(row + one.own_key)
+        ranked = sorted(seen, key=lambda j: -float(scores[j]))
+        found = []
+        for top in TOPS:
+            kept = placed | set(ranked[:top])
+            rest = [j for j in seen if j not in kept]
+            part = torch.tensor([float(p[j] * (values[j] - out).norm()) for j in rest], dtype=torch.float64)
+            spread = len(rest) * float(part.std(correction=0)) if rest else 0.0
+            n = min(max(round(factor * spread), FEWEST), len(rest))
+            error = (factor * spread) ** 2 * (1 / n - 1 / len(rest)) if rest else 0.0
+            found.append((error + n + len(kept), kept, n))
+        return min(found, key=lambda one: one[0])[1:]
+
+    @pytest.mark.parametrize("family", ["bert", "llama", "gpt_oss", "gemma2"])
+    @pytest.mark.parametrize("side", ["right", "left", "none"])
+    def test_each_query_takes_what_it_should(self, family, side):
+        """Kept and drawn keys of every query, against plain Python: own token, sinks after padding, top keys."""
+        model = tiny(family)
+        inputs = text(model, side, 40)
+        sizes = set()
+        for one in calls(model, inputs):
+            assert one.own_key == 0
+            budgets = following(model, *FACTORS).layer(one.layer)
+            streams = [[Stream(10 * b + h, 40, 40) for h in range(4)] for b in range(2)]
+            layer = dense._Layer(one, budgets, streams)
+            rows = torch.tensor([11, 25, 33])
+            seen = dense.seen_keys(one, rows).expand(2, -1, 3, -1)
+            kept, n = layer._following(rows, seen, layer.kept(rows, seen) & seen)
+            for batch, head, place in product(range(2), range(4), range(3)):
+                row = int(rows[place])
+                if not inputs["attention_mask"][batch, row]:
+                    continue
+                first = 5 if side == "left" and batch == 1 else 0
+                wanted, drawn = self.by_hand(one, batch, head, row, FACTORS[head], first)
+                assert set(kept[batch, head, place].nonzero()[:, 0].tolist()) == wanted
+                assert int(n[batch, head, place]) == drawn
+                sizes.add((len(wanted), drawn))
+        assert len(sizes) > 8  # many kinds of choices
+
+    def test_queries_differ_and_heads_too(self):
+        model = tiny("llama")
+        with sampled_attention(model, following(model, *FACTORS), generator=0) as attended:
+            model(**text(model, "none", 40))
+        keys = attended.keys_per_query
+        assert bool((keys.diff(dim=1) > 0).all())
+        assert float(keys[0, 0]) == pytest.approx(
+            sum(min(i + 1, 9) for i in range(40)) / 40
+        )  # own, 4 sinks, 4 drawn
+
+    def test_endless_weight_reads_everything(self):
+        model = tiny("llama")
+        inputs = text(model)
+        with sampled_attention(model, following(model, *[1e9] * 4), generator=0) as attended:
+            whole = answer(model, inputs)
+        assert attended.share == 1.0
+        torch.testing.assert_close(whole, answer(model, inputs), rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("family", ["bert", "llama"])
+    def test_padding_changes_nothing(self, family):
+        """The padded text of a batch reads the keys that it reads alone, and with the same draws says the same. Padding
+        on the right: the order of its own keys is that of the stream without those beyond its end."""
+        model = tiny(family)
+        inputs = text(model, "right", 40)
+        budgets = following(model, *FACTORS)
+        padded = calls(model, inputs)[0]
+        alone = calls(model, {name: part[1:, :35] for name, part in inputs.items()})[0]
+        streams = [[Stream(10 * b + h, 40, 40) for h in range(4)] for b in range(2)]
+        short = [[Stream(10 + h, 40, 40) for h in range(4)]]
+        for one in short[0]:
+            one.order, one.start = one.order[one.order < 35], one.start[:35]
+        rows = torch.arange(35)
+        out, distinct, seen = dense._Layer(padded, budgets.layer(0), streams).block(rows)
+        again, own, visible = dense._Layer(alone, budgets.layer(0), short).block(rows)
+        assert torch.equal(distinct[1], own[0])
+        assert torch.equal(seen[1], visible[0])
+        torch.testing.assert_close(out[1], again[0], rtol=1e-4, atol=1e-5)
+
+    def test_padding_on_the_left_counts_the_same(self):
+        model = tiny("llama")
+        inputs = text(model, "left", 40)
+        position = (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)
+        counts = []
+        for given in (
+            {**inputs, "position_ids": position},
+            {"input_ids": inputs["input_ids"][:1]},
+            {"input_ids": inputs["input_ids"][1:, 5:]},
+        ):
+            nothing = torch.zeros(2, 4, dtype=torch.float64)
+            attended = sampled.Attended(nothing, nothing.clone(), nothing.clone())
+            for one in calls(model, given):
+                sampled_output(one, following(model, *FACTORS).layer(one.layer), 0, attended=attended)
+            counts.append(attended.keys)
+        assert float((counts[0] - counts[1] - counts[2]).abs().max()) <= 1  # up to rounding
+
+    @pytest.mark.parametrize("per_query", [False, True])
+    @pytest.mark.parametrize("family", ["llama", "gpt_oss", "t5"])
+    def test_in_blocks_of_any_size_and_beside_other_heads(self, family, per_query, monkeypatch):
+        """The draws do not change, nor those of heads that follow nothing."""
+        model = tiny(family)
+        for one in calls(model, text(model, "right", 40)):
+            follow = following(model, *FACTORS).layer(one.layer)
+            mixed = [
+                follow[0],
+                HeadBudget(one.layer, 1, keeping(Kept(sinks=1)), 5),
+                follow[2],
+                HeadBudget(one.layer, 3),
+            ]
+            monkeypatch.undo()
+            first = sampled_output(one, mixed, 5, per_query=per_query)
+            scale = float(first.abs().max())
+            for module, name, value in ((call, "BLOCK", 1), (sampled, "DENSE_KEYS", 0)):
+                monkeypatch.setattr(module, name, value)
+                again = sampled_output(one, mixed, 5, per_query=per_query)
+                assert torch.allclose(first, again, rtol=0, atol=1e-5 * scale)
+            monkeypatch.undo()
+            every = sampled_output(one, follow, 5, per_query=per_query)
+            for head in (0, 2):
+                assert torch.allclose(first[:, :, head], every[:, :, head], rtol=0, atol=1e-5 * scale)
+
+    def test_a_generated_token_follows_too(self):
+        model = tiny("llama")
+        inputs = text(model, "left", 40)
+        with sampled_attention(model, following(model, *FACTORS), generator=0) as attended:
+            model.generate(**inputs, **WRITING)
+        assert attended.forward_calls == [8, 8]
+        assert bool((attended.keys_per_query.diff(dim=1) > 0).all())
 
 
 WRITING = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}

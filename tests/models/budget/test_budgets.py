@@ -144,7 +144,7 @@ class TestFile:
         assert Budgets.load(path) == some()
         assert os.listdir() == ["budgets.json"]
         record = json.loads(path.read_text())
-        assert record["schema"] == "attnlimit.budgets/2"
+        assert record["schema"] == "attnlimit.budgets/3"
         assert record["entries"][0]["sampling"] == {
             "draw": "different", "kept": {"own": True, "sinks": 2, "window": 3, "top": 1}, "weight": "rest"
         }  # fmt: skip
@@ -192,7 +192,7 @@ class TestFile:
             (lambda r: r.pop("schema"), 'no "schema" field'),
             (
                 lambda r: r.update(schema="attnlimit.budgets/1"),
-                "schema is 'attnlimit.budgets/1', but this version reads 'attnlimit.budgets/2'. Make budgets",
+                "schema is 'attnlimit.budgets/1', but this version reads 'attnlimit.budgets/3'. Make budgets",
             ),
             (lambda r: r.pop("tokens"), "the file lacks 'tokens'"),
             (lambda r: r.update(colour="red"), "colour is an unknown field"),

@@ -290,7 +290,12 @@ class Run(Drawn):
         if not path.is_file():
             raise InputError(f"{folder} is no run: there is no run.json. {REMEDY}")
         run = read_record(path, SCHEMA, cls._read, "run", REMEDY)
-        return run if run.facts.answer is None else replace(run, answer=Answer.load(path.with_name(ANSWER)))
+        if run.facts.answer is None:
+            return run
+        answer = Answer.load(path.with_name(ANSWER))
+        if answer.seen.shape[:2] != run.shape or answer.unit != run.facts.answer:
+            raise InputError(f"{path.with_name(ANSWER)} is not of the run beside it: analyse again.")
+        return replace(run, answer=answer)
 
     @classmethod
     def _read(cls, given: dict[str, Any]) -> Run:

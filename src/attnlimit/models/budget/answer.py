@@ -55,10 +55,9 @@ class Answer:
     """The text that each query is of."""
 
     def __post_init__(self) -> None:
-        filled = self.squares.clone()
-        for k in range(1, filled.shape[-1]):  # less than one key is never asked for: any number serves
-            filled[..., k] = torch.where(filled[..., k].isnan(), filled[..., k - 1], filled[..., k])
-        level = filled * (self.share / (1 - self.share)).to(filled)
+        level = self.squares * (self.share / (1 - self.share)).to(self.squares)
+        for k in range(1, level.shape[-1]):  # less than one key is never drawn
+            level[..., k] = torch.where(level[..., k].isnan(), level[..., k - 1], level[..., k])
         object.__setattr__(self, "_level", level.clamp_min(1e-30).log())
 
     _level: Tensor = field(init=False, repr=False)
@@ -123,11 +122,8 @@ class Answer:
         for one in entries:
             if one.n is None or not bool((self.seen[one.layer, one.head] > 0).any()):
                 continue
-            here = self.only(one.layer, one.head)
-            if one.by_query is not None:
-                pair = here.of_query(one.by_query)
-            else:
-                pair = here.of_head(_place(one), one.n)
+            here, place = self.only(one.layer, one.head), _place(one)
+            pair = here.of_head(place, one.n) if one.by_query is None else here.of_query(one.by_query)
             errors[one.layer, one.head], keys[one.layer, one.head] = pair[0][0, 0], pair[1][0, 0]
         return errors, keys
 
@@ -300,9 +296,10 @@ class Chosen:
 
 
 def _place(one: HeadBudget) -> int:
-    if one.sampling.kept not in SPACE or one.sampling.weight != "rest":
+    space = SPACE if one.by_query is None else (BASE,)
+    if one.sampling.kept not in space or one.sampling.weight != "rest" or one.n == 0:
         raise InputError(
-            f"Layer {one.layer}, head {one.head} reads {one.sampling}, which the analysis has no errors for: it knows "
-            f"{SPACE_WORDS}, drawn keys weighing for all the rest."
+            f"Layer {one.layer}, head {one.head} reads {one.sampling}, n = {one.n}, which the analysis has no errors for: it "
+            f"knows {SPACE_WORDS}, at least one drawn key, weighing for all the rest (by query beside {BASE})."
         )
     return SPACE.index(one.sampling.kept)

@@ -223,9 +223,9 @@ class Budgets:
         def mean(one: HeadBudget) -> float:
             return float(share @ [one.read(int(size), causal) for size in sizes])
 
-        kinds = {(one.sampling, one.n): one for one in self.entries}
+        kinds = {(one.sampling, one.n, one.by_query): one for one in self.entries}
         known = {kind: mean(one) for kind, one in kinds.items()}
-        each = tuple(known[one.sampling, one.n] for one in self.entries)
+        each = tuple(known[one.sampling, one.n, one.by_query] for one in self.entries)
         return Cost(sum(each), mean(HeadBudget(0, 0)) * len(each), each)
 
     def check_fits(self, model: Any) -> None:

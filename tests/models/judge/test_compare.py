@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from statistics import NormalDist
 
 import pytest
@@ -79,7 +80,7 @@ def test_every_method_reads_the_keys_asked_for(made):
         assert one.read <= 1.05 * one.asked, one.method
         assert one.read > (0.6 if one.method == "split by heads' errors" else 0.85) * one.asked, one.method
         assert torch.tensor(one.changes).shape == (2, 2)
-        assert (one.predicted is not None) == (one.method in (*OURS, "one design"))
+        assert isinstance(one.predicted, Predicted) == (one.method in (*OURS, "one design"))
     assert (made.unit, made.tokens, made.windows, made.seeds) == ("nats a token", TOKENS, 2, (0, 1))
     for method in METHODS:
         few, many = made.of(method)
@@ -117,7 +118,9 @@ def test_windows_are_held_out(llama, run, articles):
 
 def test_the_rule_of_the_denominator_by_hand():
     """One query: its denominator from all draws of n keys has the error that was asked for."""
-    scores = torch.tensor([3.0, 0.1, 0.5, -0.4, 0.9, 0.2, -1.0, 0.7, 0.3, -0.2, 0.6, 0.0], dtype=torch.float64)
+    scores = torch.tensor(
+        [3.0, 0.1, 0.5, -0.4, 0.9, 0.2, -1.0, 0.7, 0.3, -0.2, 0.6, 0.0], dtype=torch.float64
+    )
     rest = torch.tensor([False] + [True] * 11)
     weight = scores.exp()
     total, part = weight.sum(), weight[1:]
@@ -141,7 +144,9 @@ def test_a_rule_stands_in_for_the_budgets_n(llama, run, articles):
     ground = Ground(llama, run, ids[0])
     budgets = ground.alike(Kept(own=True, sinks=1))
     full = llama.model(input_ids=ids).logits
-    with sampled_attention(llama.model, budgets, sizes=lambda weights, rest: rest.sum(-1, keepdim=True)) as used:
+    with sampled_attention(
+        llama.model, budgets, sizes=lambda weights, rest: rest.sum(-1, keepdim=True)
+    ) as used:
         assert torch.allclose(llama.model(input_ids=ids).logits, full, atol=1e-4)
     assert used.share == 1
     with sampled_attention(llama.model, budgets, sizes=lambda weights, rest: 0 * rest[..., :1] + 3) as used:
@@ -163,7 +168,9 @@ def test_where_ours_is_not_below_is_said():
     assert comparison(*ours, worse).above == []
     assert "below every other method at every point" in comparison(*ours, worse).verdict
     (found,) = comparison(*ours, better).above
-    assert found == "At 20.0% of the keys top-k changes the answer by 0.009 nats a token, ours by head by 0.01."
+    assert (
+        found == "At 20.0% of the keys top-k changes the answer by 0.009 nats a token, ours by head by 0.01."
+    )
     assert comparison(*ours, better).verdict.startswith("Ours is not below")
     assert len(comparison(ours[0], point("top-k", 0.1, 0.05)).above) == 1
     assert comparison(*ours, point("top-k", 0.9, 1e-4)).above  # far beyond ours: not known to be below
@@ -183,9 +190,11 @@ def test_files_are_read_strictly(made, tmp_path):
 
 
 def test_the_figure_has_a_line_a_method_and_our_predictions(made):
-    labels = [text.get_text() for text in made.plot().legends[0].get_texts()]
-    assert len(labels) == 9
-    assert sum("predicted" in one for one in labels) == 2
+    (ax,) = made.plot().axes
+    assert {text.get_text().removeprefix("ours, ") for text in ax.texts} == set(METHODS)
+    assert sum(one.get_linestyle() == "--" for one in ax.get_lines()) == len(OURS)
+    heights = sorted(text.xyann[1] for text in ax.texts)
+    assert min(b - a for a, b in pairwise(heights)) > 0.05  # no name covers another
 
 
 def test_an_encoder_by_its_embedding(bert, articles):
@@ -217,10 +226,11 @@ def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path):
     model, folder = tmp_path / "tiny-llama", tmp_path / "run"
     llama.model.save_pretrained(model)
     llama.tokenizer.save_pretrained(model)
+    run = replace(run, facts=replace(run.facts, model="gone/to/nowhere"))
     run.save(folder)
     text = tmp_path / "text.jsonl"
     text.write_text("\n".join(json.dumps({"text": one.text}) for one in articles))
-    words = ["compare", folder, "--keys", "20%, 0.4", "--windows", 1, "--text", text]
+    words = ["compare", folder, "--keys", "40%", "--windows", 1, "--text", text]
 
     def command(*more):
         return CliRunner().invoke(app, [str(word) for word in (*words, *more)], env={"COLUMNS": "160"})
@@ -229,21 +239,20 @@ def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path):
     assert done.exit_code == 0, done.output
     for method in METHODS:
         assert method in done.stdout
-    assert " 0.4 " in done.stdout
+    assert " 40% " in done.stdout
     assert {"compare.json", "compare.png", "report.html"} <= {path.name for path in folder.iterdir()}
     page = (folder / "report.html").read_text()
     assert "What people would use instead" in page
     assert "split by heads&#x27; errors" in page
-    found = json.loads(command("--model", model, "--json").stdout)
-    assert len(found["points"]) == 14
+    found = json.loads(command("--model", model, "--keys", "0.4", "--json").stdout)
+    assert len(found["points"]) == 7
     nowhere = command()
     assert nowhere.exit_code == 2
-    assert "--model" in nowhere.output
-    assert command("--model", model, "--keys", "200%").exit_code == 2
+    assert "cannot be loaded by that name" in " ".join(nowhere.output.split())
+    for wrong in ("200%", "some", "0"):
+        refused = command("--model", model, "--keys", wrong)
+        assert refused.exit_code == 2
+        assert "--keys must be shares of all keys" in refused.output
     run_again = replace(run, facts=replace(run.facts, seed=1))
     run_again.save(folder)  # what was compared is of another analysis now
     assert "What people would use instead" not in write_report(folder).read_text()
-
-
-def test_a_predicted_value_is_kept(made):
-    assert isinstance(made.points[0].predicted, Predicted)

@@ -65,7 +65,9 @@ def _model(run: Run, model: str | None, device: str | None, dtype: str | None) -
 
     name = run.facts.model if model is None else model
     try:
-        return load(name, device=device, dtype=dtype, task=run.facts.kind, note=tell)
+        loaded = load(name, device=device, dtype=dtype, note=tell)
+        same = loaded.kind == run.facts.kind
+        return loaded if same else load(name, device=device, dtype=dtype, task=run.facts.kind, note=tell)
     except AttnlimitError as problem:
         if model is not None:
             raise
@@ -96,7 +98,7 @@ def _show(result: Comparison) -> None:
     rows = [
         (
             name,
-            f"{point.asked:.3g}",
+            f"{100 * point.asked:.3g}%",
             f"{point.read:.1%}",
             _by_key_head(point),
             f"{measured!r}",

@@ -32,9 +32,9 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, …")]
 
 def loaded_model(model: str | None, device: str | None, dtype: str | None) -> Loaded:
     """The model that the options name."""
-    from attnlimit.models.see.load import load, packaged_bert
+    from attnlimit.models.see.load import load
 
-    return load(model or packaged_bert(), device=device, dtype=dtype, note=tell)
+    return load(model or "minilm", device=device, dtype=dtype, note=tell)
 
 
 def tell(words: str) -> None:

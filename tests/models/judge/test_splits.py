@@ -134,7 +134,7 @@ def test_names_at_the_top_do_not_wait_for_models():
 import sys
 import attnlimit as al
 assert not any(name.startswith(("transformers", "attnlimit.models")) for name in sys.modules)
-assert {"analyze", "load", "Budgets", "sampled_attention", "verify"} <= set(dir(al)) & set(al.__all__)
+assert {"analyze", "compare", "load", "Budgets", "sampled_attention", "verify"} <= set(dir(al)) & set(al.__all__)
 from attnlimit.models.analyse.analyze import analyze
 assert al.analyze is analyze and al.load and al.Budgets and al.sampled_attention and al.verify
 try:

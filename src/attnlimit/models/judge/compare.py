@@ -30,6 +30,7 @@ from attnlimit.models.see.gradient import CHANGE, answer_error, model_answer
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, token_windows
+from attnlimit.numerics.words import counted
 from attnlimit.rates.bootstrap import checked_level
 
 SCHEMA = "attnlimit.compare/1"
@@ -119,11 +120,17 @@ class Comparison(Drawn):
         return "Ours is not below every other method at every point. " + " ".join(self.above)
 
     @property
+    def sure(self) -> str:
+        """What intervals there are."""
+        known = self.windows * len(self.seeds) > 1
+        return f"{self.level:.0%} intervals" if known else "one window with one seed gives no intervals"
+
+    @property
     def words(self) -> str:
         """How it was measured."""
         return (
-            f"{self.unit}, mean over {self.windows} windows of {self.tokens:,} tokens that the analysis did not read, "
-            f"{len(self.seeds)} seeds; {self.level:.0%} intervals"
+            f"{self.unit}, mean over {counted(self.windows, 'window')} of {self.tokens:,} tokens that the analysis did not "
+            f"read and {counted(len(self.seeds), 'seed')}; {self.sure}"
         )
 
     def rows(self) -> list[tuple[str, Point, Uncertain]]:

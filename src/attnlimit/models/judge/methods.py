@@ -138,7 +138,7 @@ def heads_errors(ground: Ground, share: float) -> Plan:
     """The keys split so that the heads' own errors are least. The run has these at late queries, which see many keys, so
     that whole texts take a larger share than it says: less is asked for."""
     run, low, high, best = ground.run, 0.0, share, None
-    for _ in range(8):
+    for _ in range(6):
         middle = (low + high) / 2
         try:
             budgets = run.budgets(keys=middle, split="output")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,76 +10,89 @@ from attnlimit.drawing import figure
 from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.methods import METHODS, OURS
 from attnlimit.models.see.gradient import CHANGE
+from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, axes, bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STYLES = dict(
-    zip(METHODS, zip((BLUE, SKY, GREEN, ORANGE, PURPLE, RED, "0.45"), "osD^vPX", strict=True), strict=True)
-)
+COLOURS = dict(zip(METHODS, (BLUE, SKY, GREEN, ORANGE, PURPLE, RED, "0.45"), strict=True))
+MARKERS = dict(zip(METHODS, "osD^vPX", strict=True))
+GAP = 0.06
+"""Between names, of the height of the axes."""
 
 
 @figure.register(Comparison)
 def comparison_figure(result: Comparison) -> Figure:
-    """A line a method, ours strong and its prediction dashed; names stand at the right, in the order of the lines."""
+    """A line a method, ours strong and its prediction dashed; names stand where the lines end."""
     drawn, ax = axes(8.0, 5.0)
     for method in reversed(result.methods):
         _line(ax, result, method)
-    lines = {one.get_label(): one for one in ax.get_lines() if not str(one.get_label()).startswith("_")}
-    handles = [lines[name] for name in _by_height(result)] + [
-        lines[name] for name in lines if "predicted" in str(name)
-    ]
-    drawn.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=10, labelspacing=0.9)
+    shares = sorted({one.asked for one in result.points})
     ax.set(
         xscale="log",
         yscale="log",
         xlabel="keys read, % of all",
         ylabel=CHANGE if result.unit == CHANGE else f"KL(full ‖ sampled), {result.unit}",
-        title=f"{result.model}: {result.windows} × {result.tokens:,} tokens not analysed, {result.level:.0%} intervals",
     )
-    ax.title.set_fontsize(11)
-    shares = sorted({one.asked for one in result.points})
+    of = f"{result.model}, {counted(result.windows, 'window')} of {result.tokens:,} tokens that were not analysed"
+    ax.set_title(f"{of}\n{result.sure}; dashed: predicted", fontsize=10, loc="left")
     ax.set_xticks([100 * share for share in shares], [f"{100 * share:.3g}" for share in shares])
     ax.xaxis.minorticks_off()
+    _names(ax, result)
     return drawn
 
 
 def _line(ax: Axes, result: Comparison, method: str) -> None:
-    points, (colour, marker) = result.of(method), STYLES.get(method, (BLACK, "o"))
-    ours = method in OURS
+    points, ours = result.of(method), method in OURS
+    colour = COLOURS.get(method, BLACK)
     share = 100 * np.array([one.read for one in points])
     found = [one.measured(result.level) for one in points]
     centre = np.array([one.value for one in found])
-    strong: dict[str, Any] = {
-        "linewidth": 2.6 if ours else 1.3,
-        "markersize": 7 if ours else 5,
-        "zorder": 3 + ours,
-    }
-    ax.plot(share, centre, marker=marker, color=colour, label=_name(method), **strong)
-    spans = bars(centre, [(one.low, one.high) for one in found])
-    ax.errorbar(share, centre, yerr=spans, fmt="none", ecolor=colour, capsize=3, elinewidth=1)
+    ax.errorbar(
+        share,
+        centre,
+        yerr=bars(centre, [(one.low, one.high) for one in found]),
+        marker=MARKERS.get(method, "o"),
+        color=colour,
+        linewidth=2.6 if ours else 1.3,
+        markersize=7 if ours else 5,
+        elinewidth=1.2,
+        capsize=3,
+        zorder=3 + ours,
+        label=method,
+    )
     known = [(100 * one.read, one.predicted.value) for one in points if ours and one.predicted is not None]
     if known:
-        label = f"{_name(method)}, predicted"
-        ax.plot(
-            *zip(*known, strict=True),
-            linestyle=(0, (4, 2)),
-            color=colour,
-            linewidth=1.4,
-            label=label,
-            zorder=5,
+        ax.plot(*zip(*known, strict=True), linestyle=(0, (4, 2)), color=colour, linewidth=1.5, zorder=5)
+
+
+def _names(ax: Axes, result: Comparison) -> None:
+    """At the right, each as near to its line's end as the others let it."""
+    last = {method: result.of(method)[-1] for method in result.methods}
+    by_height = sorted(result.methods, key=lambda method: last[method].value)
+    ends = ax.transData.transform([(100 * last[m].read, last[m].value) for m in by_height])
+    heights = ax.transAxes.inverted().transform(ends)[:, 1]
+    room = GAP * np.arange(len(heights))
+    places = np.maximum.accumulate(heights - room) + room
+    places = np.minimum.accumulate((places - room)[::-1].clip(max=1 - room[-1]))[::-1] + room
+    for method, place in zip(by_height, places, strict=True):
+        ours = method in OURS
+        ax.annotate(
+            f"ours, {method}" if ours else method,
+            (100 * last[method].read, last[method].value),
+            xytext=(1.04, place),
+            textcoords="axes fraction",
+            color=COLOURS.get(method, BLACK),
+            fontsize=10,
+            fontweight="bold" if ours else None,
+            va="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": COLOURS.get(method, BLACK),
+                "linewidth": 0.6,
+                "alpha": 0.7,
+            },
         )
-
-
-def _name(method: str) -> str:
-    return f"ours, {method}" if method in OURS else method
-
-
-def _by_height(result: Comparison) -> list[str]:
-    """Names from the highest line to the lowest, at the most keys."""
-    return [
-        _name(method)
-        for method in sorted(result.methods, key=lambda one: result.of(one)[-1].value, reverse=True)
-    ]

@@ -8,7 +8,7 @@ set of a space and n in steps; a budget is chosen by a price λ of a key: each h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class Answer:
     """Its mean over queries is the head's term. nan: less than one key."""
     share: Float[Tensor, " shares"]
     """2^{−½}, ½, ¼, …"""
+    alone: Float[Tensor, "layers heads queries sets"]
+    """The same with nothing drawn: the squared bias, times what biases are together (not independent) over their sum."""
     rest: Float[Tensor, "layers heads queries sets"]
     spread: Float[Tensor, "layers heads queries sets"]
     """As attnlimit.designs.by_query defines it."""
@@ -65,6 +67,8 @@ class Answer:
     def of_head(self, kept: int, n: int) -> tuple[Tensor, Tensor]:
         """Errors and keys read, by query, with the same kept set and n in every head."""
         rest = self.rest[..., kept]
+        if n == 0:
+            return self.alone[..., kept], self.seen - rest
         drawn = rest.clamp_max(n)
         return self._errors(self._level[..., kept, :], rest, drawn), self.seen - rest + drawn
 
@@ -103,7 +107,7 @@ class Answer:
                 self.of_head(place, n),
             )
             for place, kept in enumerate(SPACE)
-            for n in sizes or [FEWEST]
+            for n in (0, *(sizes or [FEWEST]))
         ]
         # keys drawn per unit of spread, in units of each head's own: all keys at its widest query
         unit = most / self.spread.amax((2, 3)).double().clamp_min(1e-30)
@@ -130,8 +134,8 @@ class Answer:
     def only(self, layer: int, head: int) -> Answer:
         """One head of it."""
         here = (slice(layer, layer + 1), slice(head, head + 1))
-        parts = (self.squares[here], self.share, self.rest[here], self.spread[here], self.seen[here])
-        return Answer(self.unit, *parts, self.passage)
+        parts = (self.rest[here], self.spread[here], self.seen[here])
+        return Answer(self.unit, self.squares[here], self.share, self.alone[here], *parts, self.passage)
 
     def predict(self, entries: Sequence[HeadBudget]) -> Predicted:
         """The answer's error under these budgets, which were not chosen on these very queries, with its interval."""
@@ -179,7 +183,7 @@ class Answer:
             ) from problem
         places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
         shapes = {
-            "squares": (*places, sets, sizes), "rest": (*places, sets), "spread": (*places, sets),
+            "squares": (*places, sets, sizes), "alone": (*places, sets), "rest": (*places, sets), "spread": (*places, sets),
             "passage": places[-1:],
         }  # fmt: skip
         if any(tuple(found[name].shape) != shape for name, shape in shapes.items()):
@@ -187,7 +191,7 @@ class Answer:
         return cls(unit, **found)
 
 
-ARRAYS = ("squares", "share", "rest", "spread", "seen", "passage")
+ARRAYS = ("squares", "share", "alone", "rest", "spread", "seen", "passage")
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +208,12 @@ class Options:
     error: Float[Tensor, "layers heads queries options"]
     keys: Float[Tensor, "layers heads queries options"]
     answer: Answer
+
+    def only(self, allowed: Callable[[HeadBudget], bool]) -> Options:
+        """Some of the options."""
+        some = [place for place, one in enumerate(self.budgets) if allowed(one)]
+        kinds = tuple(self.budgets[place] for place in some)
+        return replace(self, budgets=kinds, error=self.error[..., some], keys=self.keys[..., some])
 
     def cheapest(self, *, error: float | None = None, keys: float | None = None) -> Chosen:
         """The fewest keys with at most this error of all heads together, or the least error with at most these keys."""
@@ -297,7 +307,7 @@ class Chosen:
 
 def _place(one: HeadBudget) -> int:
     space = SPACE if one.by_query is None else (BASE,)
-    if one.sampling.kept not in space or one.sampling.weight != "rest" or one.n == 0:
+    if one.sampling.kept not in space or one.sampling.weight != "rest":
         raise InputError(
             f"Layer {one.layer}, head {one.head} reads {one.sampling}, n = {one.n}, which the analysis has no errors for: it "
             f"knows {SPACE_WORDS}, at least one drawn key, weighing for all the rest (by query beside {BASE})."

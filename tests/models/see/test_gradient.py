@@ -150,7 +150,7 @@ def test_too_little_memory(problem, monkeypatch):
     def fail(*_: Any) -> Tensor:
         raise problem
 
-    monkeypatch.setattr(gradient, "_answer", fail)
+    monkeypatch.setattr(gradient, "model_answer", fail)
     loaded = tiny("encoder")
     with pytest.raises(
         ModelNotSupported, match=r"tiny over 12 tokens does not fit .*\(--tokens\), a smaller"
@@ -162,7 +162,7 @@ def test_other_problems_are_passed_on(monkeypatch):
     def fail(*_: Any) -> Tensor:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(gradient, "_answer", fail)
+    monkeypatch.setattr(gradient, "model_answer", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         answer_gradients(tiny("encoder"), text(), torch.tensor([0]), 1, torch.Generator())
 

@@ -80,9 +80,12 @@ def test_budget_by_error_and_by_total(small, run):
     wrong = run("budget", small.folder / "run", "--total", "600", "--split", "fair")
     assert wrong.exit_code == 2
     assert "split must be one of answer, output, head, uniform" in wrong.stderr
-    few = run("budget", small.folder / "run", "--total", "10")
+    few = run("budget", small.folder / "run", "--total", "10", "--split", "output")
     assert few.exit_code == 2
     assert "72 heads need 72" in " ".join(few.stderr.split())
+    few = run("budget", small.folder / "run", "--total", "10")  # for the answer: own token, 4 sinks, 4 drawn
+    assert few.exit_code == 2
+    assert "all heads together read at least 648," in " ".join(few.stderr.split())
 
 
 def test_downstream_compares_and_draws(small, run):

@@ -243,7 +243,7 @@ class TestKeys:
         """With the full model's own queries and keys in both layers: only rounding of two equal costs may differ."""
         loaded, chosen = tiny(kind), by_query(kind, factor)
         nothing = torch.zeros(2, 4, dtype=torch.float64)
-        attended = Attended(nothing, nothing.clone(), nothing.clone())
+        attended = Attended(*(nothing.clone() for _ in range(4)))
 
         def count(call: Any) -> None:
             sampled_output(call, chosen.layer(call.layer), 0, attended=attended)
@@ -251,6 +251,7 @@ class TestKeys:
         with torch.no_grad(), observe(loaded.model, count):
             loaded.model(input_ids=text())
         errors, keys = exact_answer(kind).terms(chosen.entries)
+        assert bool((attended.group >= attended.keys).all())
         assert torch.equal(attended.seen, exact_answer(kind).seen.sum(2).double())
         assert float((attended.keys - keys.sum(2)).abs().max()) <= 2
         assert float((attended.keys / keys.sum(2) - 1).abs().mean()) < 1e-3

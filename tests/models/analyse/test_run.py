@@ -9,8 +9,8 @@ import transformers
 
 from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError
-from attnlimit.models.analyse.analyze import Reading, analyze
-from attnlimit.models.analyse.run import Run
+from attnlimit.models.analyse.analyze import ANSWER_QUERIES, Reading, analyze
+from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.answer import ARRAYS, BASE, SPACE_WORDS
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
@@ -50,14 +50,18 @@ def embedding(bert) -> Run:
 class TestAims:
     def test_kl(self, run):
         assert run.facts.answer == run.answer.unit == "nats"
-        full = run.budgets(kl=1e-12).predicted.value
+        full = run.budgets(kl=1e-12)
+        assert full.predicted.value == 0
+        assert full.share == pytest.approx(1)
+        assert all(one.n is None for one in full.entries)
         shares = []
         for most in (1e-2, 1e-3, 1e-4):
             made = run.budgets(kl=most)
-            assert full <= made.predicted.value <= most
+            assert 0 <= made.predicted.value <= most * (1 + 1e-12)
+            assert run.predict(made).value <= most * (1 + 1e-4)  # on the same queries
             assert made.predicted_kl == made.predicted.value
-            assert made.predicted.value == pytest.approx(sum(one.answer for one in made.entries), rel=1e-4)
-            assert made.predicted == run.predict(made)
+            assert made.predicted.value == pytest.approx(sum(one.answer for one in made.entries), rel=1e-9)
+            assert made.predicted.unit == run.predict(made).unit == "nats"
             assert (made.text, made.space) == (run.facts.text, SPACE_WORDS)
             shares.append(made.share)
         assert shares == sorted(shares)
@@ -76,16 +80,42 @@ class TestAims:
             same = run.budgets(total=int(share * visible), split="answer")
             assert same.total <= int(share * visible)
             assert same.total == pytest.approx(made.total, rel=0.1)
-            values.append(made.predicted.value)
+            values.append(run.predict(made).value)
         assert values == sorted(values, reverse=True)
-        assert run.budgets(keys=1.0).predicted.value < 1e-9
+        whole = run.budgets(keys=1.0)
+        assert all(one.n is None for one in whole.entries)
+        assert whole.predicted.value == 0
 
-    def test_by_head_is_no_better(self, run):
-        alone, both = (run.budgets(keys=0.4, policy=policy) for policy in ("head", "best"))
-        assert all(one.by_query is None for one in alone.entries)
-        assert both.predicted.value <= alone.predicted.value
-        assert "by head and query" in both.policy
-        assert "by head and query" not in alone.policy
+    def test_with_less_choice_it_is_no_better(self, run):
+        """On the queries that they were chosen on."""
+        same, alone, both = (run.budgets(keys=0.4, policy=policy) for policy in ("same", "head", "best"))
+        assert all(one.by_query is None for one in same.entries + alone.entries)
+        assert len({(one.sampling, one.n) for one in same.entries}) == 1
+        assert len({(one.sampling, one.n) for one in alone.entries}) > 1
+        assert run.predict(both).value <= run.predict(alone).value <= run.predict(same).value
+        assert same.predicted.value == pytest.approx(run.predict(same).value, rel=1e-4)
+        assert both.policy.endswith("by head and query")
+        assert alone.policy.endswith("by head")
+        assert same.policy.endswith("one design for all heads")
+        few = run.budgets(kl=1e-2, policy="same")
+        assert few.predicted.value <= 1e-2
+        assert few.total >= run.budgets(kl=1e-2, policy="head").total
+
+    def test_levels_are_the_budgets_for_them(self, run):
+        assert len(run.answer_levels) == len(ANSWER_LEVELS)
+        assert run.answer_levels is run.answer_levels
+        for level, made in zip(ANSWER_LEVELS, run.answer_levels, strict=True):
+            assert made == run.budgets(kl=level)
+            assert made.predicted.value <= level * (1 + 1e-12)
+        shares = [made.share for made in run.answer_levels]
+        assert shares == sorted(shares)
+
+    def test_queries_of_the_answer(self, run, embedding):
+        assert ANSWER_QUERIES == 2
+        assert len(run.answer.passage) == ANSWER_QUERIES * READING.queries
+        assert run.answer.passage.bincount().tolist() == [16, 16]
+        assert len(embedding.answer.passage) == 8
+        assert run.facts.queries == 16  # of a head's own error
 
     def test_they_run(self, run, llama):
         """The model takes them, and reads about what they say."""
@@ -118,9 +148,16 @@ class TestAims:
         for split in (None, "output"):
             with pytest.raises(InputError, match=r"at most 1, got 1\.5: total is a number of them"):
                 run.budgets(keys=1.5, split=split)
-        with pytest.raises(InputError, match="too small: all heads together read at least 70"):
+        with pytest.raises(
+            InputError,
+            match=f"A total of 10 keys is too small: all heads together read at least {_least(run):.0f},",
+        ):
             run.budgets(total=10)
-        with pytest.raises(InputError, match=r"policy must be best or head .* got 'kept'"):
+        with pytest.raises(
+            InputError, match=r"10 keys is too small: one design for all heads reads at least"
+        ):
+            run.budgets(total=10, policy="same")
+        with pytest.raises(InputError, match=r"policy must be one of best, head, same for .* got 'kept'"):
             run.budgets(kl=0.1, policy="kept")
         for bad in (0.0, -1.0, float("nan")):
             with pytest.raises(InputError, match="kl must be"):
@@ -131,6 +168,11 @@ class TestAims:
         assert made.predicted is None
         assert made.share <= 0.5
         assert made.text == run.facts.text
+
+
+def _least(run: Run) -> float:
+    """Own token, 4 sinks and 4 drawn keys in each of 8 heads, or all that a query sees."""
+    return 8 * float(run.answer.seen[0, 0].clamp_max(9).mean())
 
 
 class TestPredict:

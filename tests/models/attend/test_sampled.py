@@ -20,6 +20,7 @@ from attnlimit.models.attend.draws import Stream, few_of_order, first_of_order
 from attnlimit.models.attend.sampled import sampled_attention, sampled_output
 from attnlimit.models.budget.answer import FOLLOWING
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
+from attnlimit.models.budget.needed import RANDOM
 from attnlimit.models.see import call
 from attnlimit.models.see.call import Call
 
@@ -349,6 +350,61 @@ class TestCost:
             model(**text(model))
         assert attended.queries[0, 0] == 14 + 9
         assert attended.seen[0, 0] == 14 * 14 + 9 * 9
+        assert attended.keys[0, 0] == attended.group[0, 0] == 2 * (14 + 9)
+
+    @pytest.mark.parametrize("per_query", [False, True])
+    @pytest.mark.parametrize("side", ["right", "left", "none"])
+    def test_keys_of_a_key_head_are_those_of_its_query_heads_together(self, side, per_query):
+        """Values that name their keys show which keys each query head reads; two share a key head. Kept, drawn, followed
+        and full heads."""
+        model = tiny("llama")
+        inputs = text(model, side, 20)
+        for budgets in (
+            [
+                HeadBudget(0, 0, keeping(Kept(own=True)), 3), replace(FOLLOWING, head=1, by_query=0.1),
+                HeadBudget(0, 2, keeping(Kept(sinks=1, window=3)), 0), HeadBudget(0, 3, keeping(Kept(own=True, sinks=2, top=2)), 2),
+            ],
+            [
+                HeadBudget(0, 0), HeadBudget(0, 1, RANDOM, 3), HeadBudget(0, 2, RANDOM, 4), HeadBudget(0, 3, RANDOM, 4)
+            ],
+        ):  # fmt: skip
+            one = calls(model, inputs)[0]
+            assert one.groups == 2
+            named = replace(one, value=torch.eye(20).expand(2, 2, 20, 20))
+            attended = sampled.Attended(*(torch.zeros(1, 4, dtype=torch.float64) for _ in range(4)))
+            read = sampled_output(named, budgets, 7, per_query=per_query, attended=attended) > 0
+            groups, keys, seen = [0, 0], [0] * 4, 0
+            for batch, row in inputs["attention_mask"].nonzero().tolist():
+                sets = [set(read[batch, row, head].nonzero()[:, 0].tolist()) for head in range(4)]
+                for head in range(4):
+                    keys[head] += len(sets[head])
+                groups[0] += len(sets[0] | sets[1])
+                groups[1] += len(sets[2] | sets[3])
+                seen += int(inputs["attention_mask"][batch, : row + 1].sum())
+            assert attended.keys[0].tolist() == keys
+            assert attended.group[0].tolist() == [groups[0], groups[0], groups[1], groups[1]]
+            assert attended.seen[0].tolist() == [seen] * 4
+            assert attended.key_head_share == pytest.approx(sum(groups) / (2 * seen))
+            assert attended.key_head_share > attended.share
+            assert attended.to_dict()["key_head_share"] == attended.key_head_share
+
+    @pytest.mark.parametrize("per_query", [False, True])
+    @pytest.mark.parametrize("family", ["bert", "t5"])
+    def test_a_key_head_of_its_own_gives_what_its_query_head_reads(self, family, per_query):
+        model = tiny(family)
+        budgets = uniform(model, 3, own=True, top=2)
+        with sampled_attention(model, budgets, generator=0, per_query=per_query) as attended:
+            model(**text(model))
+        assert torch.equal(attended.group, attended.keys)
+        assert attended.key_head_share == attended.share < 1
+
+    def test_key_heads_of_long_texts_are_not_counted(self, monkeypatch):
+        model = tiny("llama")
+        monkeypatch.setattr(sampled, "DENSE_KEYS", 10)
+        with sampled_attention(model, uniform(model, 3), generator=0) as attended:
+            model(**text(model))
+        assert bool(attended.group.isnan().all())
+        assert 0 < attended.share < 1
 
 
 class TestSeeds:
@@ -563,10 +619,13 @@ class TestByQuery:
         for one in short[0]:
             one.order, one.start = one.order[one.order < 35], one.start[:35]
         rows = torch.arange(35)
-        out, distinct, seen = dense._Layer(padded, budgets.layer(0), streams).block(rows)
-        again, own, visible = dense._Layer(alone, budgets.layer(0), short).block(rows)
+        out, distinct, seen, read = dense._Layer(padded, budgets.layer(0), streams).block(rows)
+        again, own, visible, short_read = dense._Layer(alone, budgets.layer(0), short).block(rows)
         assert torch.equal(distinct[1], own[0])
         assert torch.equal(seen[1], visible[0])
+        assert torch.equal(read[1, ..., :35], short_read[0])
+        assert not bool(read[1, ..., 35:].any())
+        assert torch.equal(read.sum(-1), distinct)
         torch.testing.assert_close(out[1], again[0], rtol=1e-4, atol=1e-5)
 
     def test_padding_on_the_left_counts_the_same(self):
@@ -580,7 +639,7 @@ class TestByQuery:
             {"input_ids": inputs["input_ids"][1:, 5:]},
         ):
             nothing = torch.zeros(2, 4, dtype=torch.float64)
-            attended = sampled.Attended(nothing, nothing.clone(), nothing.clone())
+            attended = sampled.Attended(*(nothing.clone() for _ in range(4)))
             for one in calls(model, given):
                 sampled_output(one, following(model, *FACTORS).layer(one.layer), 0, attended=attended)
             counts.append(attended.keys)

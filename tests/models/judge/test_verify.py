@@ -15,7 +15,7 @@ from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import squares
-from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.budget.budgets import Budgets, Predicted
 from attnlimit.models.judge.downstream import downstream_curve
 from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
 from attnlimit.models.judge.probe import measured_rows, probe
@@ -166,8 +166,9 @@ def test_full_attention_has_no_error(kind, bert, gpt2, articles):
     assert result.holds
     assert float(result.measured.max()) == 0
     assert max(one.value for one in result.hidden) < 1e-6
-    assert result.divergence is not None
-    assert result.divergence.value < 1e-9
+    assert result.answer.value < 1e-9
+    assert result.answer_predicted is None
+    assert result.key_head_share == 1
     assert result.agreement is not None
     assert result.agreement.value == 1
     assert result.drop.value == pytest.approx(0, abs=1e-6)
@@ -196,12 +197,13 @@ def test_windows_only_budgets_are_a_model_with_that_mask(gpt2, articles):
         assert one.value == pytest.approx(math.sqrt(error / square), rel=1e-4)
     p = torch.cat([a.logits.double().log_softmax(-1) for a in full])
     q = torch.cat([b.logits.double().log_softmax(-1) for b in cut])
-    assert result.divergence.value == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-3)
+    assert result.answer.value == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-3)
     assert result.agreement.value == pytest.approx(float((p.argmax(-1) == q.argmax(-1)).double().mean()))
     loss = -q[:, :-1].gather(2, ids[:, 1:, None]).mean()
     assert result.sampled_value.value == pytest.approx(float(loss.exp()), rel=1e-4)
     assert result.keys == pytest.approx(float(seen.sum(1).double().mean()))
     assert result.share == pytest.approx(float(seen.sum()) / (40 * 41 / 2))
+    assert result.key_head_share == pytest.approx(result.share)  # every head has keys of its own
 
 
 def test_head_errors_are_those_of_the_full_models_queries(gpt2, articles):
@@ -299,6 +301,48 @@ def test_too_few_keys_fail_on_the_task(bert, articles):
     assert lenient.verdict.startswith("The budgets hold: retrieval accuracy loses")
 
 
+def test_an_answer_far_above_its_prediction_fails(gpt2, articles):
+    """Judged only on texts as long as the prediction is for; less than rounding does not count."""
+    budgets = replace(uniform(gpt2, 4), tokens=24, predicted=Predicted(1e-9, 0.0, 2e-9, "nats"))
+    lenient = Allowed(drop=99.0)
+    result = once(gpt2, budgets, articles, 24, 2, 2, seeds=[0, 1], allowed=lenient)
+    assert result.answer_predicted == budgets.predicted
+    assert not result.holds
+    (problem,) = result.failures
+    assert problem == f"The answer's error is {result.answer!r} nats, predicted {budgets.predicted}."
+    assert result.to_dict()["answer"] == {
+        **result.answer.to_dict(), "predicted": {"value": 1e-9, "low": 0.0, "high": 2e-9, "unit": "nats"}
+    }  # fmt: skip
+    value = result.answer.low
+    for high, holds in ((0.99 * value / 1.1, False), (1.01 * value / 1.1, True)):
+        assert replace(result, answer_predicted=Predicted(0.0, 0.0, high, "nats")).holds is holds
+    assert replace(result, answer=Uncertain(1e-6, 1e-6, 1e-6)).holds
+    longer = once(gpt2, budgets, articles, 32, 2, 2, seeds=[0, 1], allowed=lenient)
+    assert longer.answer_predicted is None
+    assert longer.holds
+
+
+def test_the_answer_of_an_encoder_is_how_far_its_embedding_moves(bert, articles):
+    """Kept keys alone leave nothing to chance: squared distance of mean states at length 1, under a mask."""
+    result = once(bert, uniform(bert, 0, Kept(window=5, sinks=2)), articles[:4], 32, 2, 2)
+    assert result.agreement is None
+    place = torch.arange(32)
+    back = place[:, None] - place
+    seen = ((back >= 0) & (back < 5)) | (place < 2)
+    mask = torch.zeros(1, 1, 32, 32).masked_fill(~seen, torch.finfo(torch.float32).min)
+    ids = token_windows(bert.tokenizer, articles[:4], 32, most=2)
+    moved = []
+    with torch.no_grad():
+        for row in ids:
+            full, cut = (
+                bert.model(row[None], **more).last_hidden_state[0].double().mean(0)
+                for more in ({}, {"attention_mask": mask})
+            )
+            moved.append(float((full / full.norm() - cut / cut.norm()).square().sum()))
+    assert min(moved) > 1e-3
+    assert result.answer.value == pytest.approx(sum(moved) / 2, rel=1e-3)
+
+
 def test_an_interval_that_reaches_beyond_is_said(gpt2, articles):
     result = once(gpt2, uniform(gpt2, 8), articles, 24, 1, 2)
     between = replace(result, drop=Uncertain(0.01, -0.01, 0.031))
@@ -335,6 +379,10 @@ def test_result_says_what_it_is(gpt2, articles):
     assert len(record["heads"]) == 8
     assert set(record["heads"][0]) == {"layer", "head", "predicted", "measured", "low", "high", "above"}
     assert all(one["low"] <= one["measured"] <= one["high"] < 9 for one in record["heads"])
+    assert set(record["answer"]) == {"value", "low", "high", "predicted"}
+    assert record["answer"]["low"] <= record["answer"]["value"] <= record["answer"]["high"]
+    assert record["answer"]["predicted"] is None
+    assert record["key_head_share"] == pytest.approx(record["share"])
     assert repr(result).startswith("Verification(holds: perplexity ")
 
 

@@ -10,7 +10,17 @@ from torch.nn.functional import normalize
 
 from attnlimit.errors import ModelNotSupported
 from attnlimit.models.see import gradient
-from attnlimit.models.see.gradient import CHANGE, NATS, answer_gradients, per_query, spread_rows, unit
+from attnlimit.models.see.gradient import (
+    CHANGE,
+    NATS,
+    answer_error,
+    answer_gradients,
+    answer_of,
+    model_answer,
+    per_query,
+    spread_rows,
+    unit,
+)
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, decoder_inputs
 
@@ -150,7 +160,7 @@ def test_too_little_memory(problem, monkeypatch):
     def fail(*_: Any) -> Tensor:
         raise problem
 
-    monkeypatch.setattr(gradient, "_answer", fail)
+    monkeypatch.setattr(gradient, "model_answer", fail)
     loaded = tiny("encoder")
     with pytest.raises(
         ModelNotSupported, match=r"tiny over 12 tokens does not fit .*\(--tokens\), a smaller"
@@ -162,9 +172,27 @@ def test_other_problems_are_passed_on(monkeypatch):
     def fail(*_: Any) -> Tensor:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(gradient, "_answer", fail)
+    monkeypatch.setattr(gradient, "model_answer", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         answer_gradients(tiny("encoder"), text(), torch.tensor([0]), 1, torch.Generator())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_and_their_errors(kind):
+    """Against the same in plain terms, and nothing for the same answer."""
+    loaded, ids = tiny(kind), text(200 if kind == "seq2seq" else 60)  # T5's positions are relative
+    there = ids.flip(1)
+    full, other = (model_answer(loaded, one) for one in (ids, there))
+    torch.testing.assert_close(full.double(), answer(loaded, ids), rtol=1e-5, atol=1e-5)
+    output = loaded.model(input_ids=ids, **decoder_inputs(loaded, ids))
+    assert torch.equal(answer_of(loaded, output), full)
+    p, q = answer(loaded, ids), answer(loaded, there)
+    wanted = (p - q).square().sum() if kind == "encoder" else (p.exp() * (p - q)).sum(-1).mean()
+    found = answer_error(full, other)
+    assert isinstance(found, float)
+    assert found == pytest.approx(float(wanted), rel=1e-4)
+    assert found > 1e-4
+    assert answer_error(full, full) == 0
 
 
 def test_units():

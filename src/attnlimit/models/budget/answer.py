@@ -101,7 +101,9 @@ class Answer:
         """What each head may do, with its error and its keys."""
         most = int(self.rest.max())
         sizes = sorted({round(FEWEST * 2 ** (k / 3)) for k in range(3 * 40) if FEWEST * 2 ** (k / 3) < most})
-        found = [
+        # full attention comes first: it is what an n that happens to read all keys of these queries stands for
+        found = [(HeadBudget(0, 0, n=None), (torch.zeros_like(self.seen), self.seen))]
+        found += [
             (
                 HeadBudget(0, 0, Sampling(draw=Different(), kept=kept, weight="rest"), n),
                 self.of_head(place, n),
@@ -114,8 +116,6 @@ class Answer:
         for k in range(48 if by_query else 0):
             factor = 2 ** (k / 4 - 7)
             found.append((replace(FOLLOWING, by_query=factor), self.of_query(factor * unit[..., None, None])))
-        nothing = torch.zeros_like(self.seen)
-        found.append((HeadBudget(0, 0, n=None), (nothing, self.seen)))
         kinds, pairs = zip(*found, strict=True)
         errors, keys = (torch.stack([one[k].float() for one in pairs], -1) for k in (0, 1))
         return Options(kinds, unit, errors, keys, self)
@@ -216,21 +216,29 @@ class Options:
         return replace(self, budgets=kinds, error=self.error[..., some], keys=self.keys[..., some])
 
     def cheapest(self, *, error: float | None = None, keys: float | None = None) -> Chosen:
-        """The fewest keys with at most this error of all heads together, or the least error with at most these keys."""
-        parts, mean_error, mean_keys = self._parts(), self.error.mean(2), self.keys.mean(2)
+        """The fewest keys with at most this error of all heads together, or the least error with at most these keys.
+
+        An error that no price is sure of takes full attention."""
+        parts, (mean_error, mean_keys) = self._parts(), self._means()
         low, high = math.log(1e-30), math.log(1e10)
         found: float | None = None
         for _ in range(PRICES):  # a higher price takes fewer keys and makes a larger error
             middle = (low + high) / 2
-            if error is not None:
-                enough = float(self._judged(middle, parts).sum((0, 1)).mean()) <= error
+            best = self._best(middle, mean_error, mean_keys)
+            if (
+                error is not None
+            ):  # by others as by the queries themselves: few of them may say nothing of one another
+                enough = float(mean_error.gather(-1, best).sum()) <= error
+                enough = enough and self._total(self._judged(middle, parts)) <= error
             else:
-                enough = float(mean_keys.gather(-1, self._best(middle, mean_error, mean_keys)).sum()) > (
-                    keys or 0
-                )
+                enough = float(mean_keys.gather(-1, best).sum()) > (keys or 0)
             low, high = (middle, high) if enough else (low, middle)
             if enough == (error is not None):
                 found = middle
+        if found is None and error is not None:
+            full = next(place for place, one in enumerate(self.budgets) if one.n is None)
+            places = torch.full(self.error.shape[:2], full)
+            return self._chosen(places, torch.zeros(self.error.shape[:-1]))
         if found is None:
             least = float(mean_keys.amin(-1).sum())
             raise InputError(
@@ -242,7 +250,7 @@ class Options:
 
     def same(self, *, error: float | None = None, keys: float | None = None) -> Chosen:
         """The same for one option that all heads take, by head alone."""
-        errors, reads = (part.mean(2).double().sum((0, 1)) for part in (self.error, self.keys))
+        errors, reads = (part.sum((0, 1)) for part in self._means())
         fits, cost = (reads <= (keys or 0.0), errors) if error is None else (errors <= error, reads)
         fits = fits & torch.tensor([one.by_query is None for one in self.budgets])
         if not bool(fits.any()):
@@ -256,21 +264,28 @@ class Options:
     def _chosen(
         self, places: Int[Tensor, "layers heads"], judged: Float[Tensor, "layers heads queries"]
     ) -> Chosen:
-        read = self.keys.mean(2).gather(-1, places[..., None])[..., 0]
+        read = self._means()[1].gather(-1, places[..., None])[..., 0]
         added, rows = judged.double().mean(2), enumerate(places.tolist())
         entries = [
             self._budget(place, layer, head, float(read[layer, head]), float(added[layer, head]))
             for layer, row in rows
             for head, place in enumerate(row)
         ]
-        return Chosen(tuple(entries), self.answer.interval(judged.sum((0, 1)).double()))
+        return Chosen(tuple(entries), self.answer.interval(judged.double().sum((0, 1))))
+
+    @staticmethod
+    def _total(judged: Float[Tensor, "layers heads queries"]) -> float:
+        return float(judged.double().sum((0, 1)).mean())
+
+    def _means(self) -> tuple[Tensor, Tensor]:
+        return self.error.mean(2, dtype=torch.float64), self.keys.mean(2, dtype=torch.float64)
 
     def _parts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of each part of the queries: its places, and the means of error and keys over the others."""
         groups = torch.arange(self.error.shape[2]) % PARTS
         masks = [groups == one for one in groups.unique()]
         if len(masks) == 1:
-            return [(masks[0], self.error.mean(2), self.keys.mean(2))]
+            return [(masks[0], *self._means())]
         return [(mask, self.error[:, :, ~mask].mean(2), self.keys[:, :, ~mask].mean(2)) for mask in masks]
 
     def _judged(

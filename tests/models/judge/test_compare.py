@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import attnlimit as al
-from attnlimit.cli import app
+from attnlimit.cli import app, common
 from attnlimit.designs import Kept
 from attnlimit.designs.denominator import Denominator
 from attnlimit.errors import InputError
@@ -237,7 +237,8 @@ def test_other_models_and_runs_without_an_answer_are_refused(bert, llama, run, a
         compare(replace(bert, kind="causal-lm"), run, articles)
 
 
-def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path):
+def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path, monkeypatch):
+    monkeypatch.setattr(common.out, "_width", 160)  # it was made when first imported, as wide as it then was
     model, folder = tmp_path / "tiny-llama", tmp_path / "run"
     llama.model.save_pretrained(model)
     llama.tokenizer.save_pretrained(model)
@@ -248,7 +249,7 @@ def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path):
     words = ["compare", folder, "--keys", "40%", "--windows", 1, "--text", text]
 
     def command(*more):
-        return CliRunner().invoke(app, [str(word) for word in (*words, *more)], env={"COLUMNS": "160"})
+        return CliRunner().invoke(app, [str(word) for word in (*words, *more)])
 
     done = command("--model", model)
     assert done.exit_code == 0, done.output

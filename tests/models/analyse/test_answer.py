@@ -7,7 +7,7 @@ labels, so that the only noise is that of the sampled runs.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attnlimit.designs import Different, Kept, Sampling
-from attnlimit.models.analyse.answer import Answering
+from attnlimit.models.analyse.answer import Answering, _kept_alone, _kept_only
 from attnlimit.models.attend.sampled import Attended, sampled_attention, sampled_output
 from attnlimit.models.budget.answer import BASE, FOLLOWING, Answer
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
@@ -282,3 +282,32 @@ class TestAnswering:
         assert found.seen[0, 0, 5:].tolist() == [float(row) + 1 for row in rows]
         assert found.squares.shape == (2, 1, 10, 17, len(found.share))
         assert found.unit == "nats"
+
+
+class TestKeptAlone:
+    @pytest.mark.parametrize("kind", ["causal-lm", "masked-lm"])
+    def test_the_model_is_the_one_that_budgets_make(self, kind):
+        """Tried out before there are budgets, by the same keys as later."""
+        kept = Sampling(draw=Different(), kept=replace(BASE, top=8), weight="rest")
+        entries = tuple(HeadBudget(k, h, kept, 0) if h != 1 else HeadBudget(k, h) for k, h in HEADS)
+        loaded, ids = tiny(kind), text()
+        with torch.no_grad(), sampled_attention(loaded.model, Budgets("", 2, 4, entries)):
+            wanted = said(loaded, ids)
+        with torch.no_grad(), observe(loaded.model, partial(_kept_only, entries)):
+            found = said(loaded, ids)
+        torch.testing.assert_close(found, wanted)
+        with torch.no_grad():
+            assert float((said(loaded, ids) - wanted).abs().max()) > 1e-4
+
+    def test_squares_by_hand(self):
+        """Two labels, a sink that takes a fifth, and two kept sets."""
+        g = torch.Generator().manual_seed(0)
+        weight = 0.8 * torch.rand(3, 6, generator=g, dtype=torch.float64).softmax(1)
+        values = torch.randn(3, 6, 2, generator=g, dtype=torch.float64)
+        kept = torch.rand(2, 3, 6, generator=g) < 0.5
+        found = _kept_alone(weight, values, kept)
+        for s, q in [(s, q) for s in range(2) for q in range(3)]:
+            full = weight[q] @ values[q]
+            inside = weight[q] * kept[s, q]
+            change = inside @ values[q] / (inside.sum() + 0.2) - full
+            assert float(found[s, q]) == pytest.approx(float(change.square().sum()))

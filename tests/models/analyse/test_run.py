@@ -8,11 +8,12 @@ import torch
 import transformers
 
 from attnlimit.designs import Different, Kept, Sampling
+from attnlimit.designs.by_query import FEWEST
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.analyze import ANSWER_QUERIES, Reading, analyze
 from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.attend.sampled import sampled_attention
-from attnlimit.models.budget.answer import ARRAYS, BASE, SPACE_WORDS
+from attnlimit.models.budget.answer import ARRAYS, BASE, FOLLOWING, SPACE_WORDS
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 from attnlimit.models.see.text import texts
@@ -120,7 +121,6 @@ class TestAims:
     def test_they_run(self, run, llama):
         """The model takes them, and reads about what they say."""
         made = run.budgets(keys=0.4)
-        assert any(one.by_query is not None for one in made.entries)
         ids = torch.randint(100, 20_000, (4, 96), generator=torch.Generator().manual_seed(0))
         with torch.no_grad(), sampled_attention(llama.model, made, generator=0) as attended:
             llama.model(input_ids=ids)
@@ -171,8 +171,8 @@ class TestAims:
 
 
 def _least(run: Run) -> float:
-    """Own token, 4 sinks and 4 drawn keys in each of 8 heads, or all that a query sees."""
-    return 8 * float(run.answer.seen[0, 0].clamp_max(9).mean())
+    """Own token and 4 sinks in each of 8 heads, or all that a query sees."""
+    return 8 * float(run.answer.seen[0, 0].clamp_max(5).mean())
 
 
 class TestPredict:
@@ -245,7 +245,8 @@ class TestFiles:
 
     def test_budgets_by_query_come_back(self, run, tmp_path):
         made = run.budgets(keys=0.4)
-        assert any(one.by_query is not None for one in made.entries)
+        following = replace(made.entries[0], sampling=FOLLOWING.sampling, n=FEWEST, by_query=0.5)
+        made = replace(made, entries=(following, *made.entries[1:]))
         again = Budgets.load(made.save(tmp_path / "budgets.json"))
         assert again == made
         assert again.predicted == made.predicted

@@ -40,7 +40,7 @@ def head(place: int) -> Seen:
 @pytest.fixture(scope="module")
 def answer() -> Answer:
     """2 layers × 2 heads, at 6 queries of 2 texts."""
-    parts: list[list[Tensor]] = [[], [], [], []]
+    parts: list[list[Tensor]] = [[], [], [], [], []]
     share = shares(KEYS)
     for place in range(4):
         seen = head(place)
@@ -50,12 +50,14 @@ def answer() -> Answer:
         part = weight * (seen.values[:, 0] - weight @ seen.values).abs() * rest
         number = rest.sum(-1)
         width = (number * part.square().sum(-1) - part.sum(-1).square()).clamp_min(0).sqrt()
-        found = (nested_squares(seen, kept, share), number.T, width.T, (~seen.hidden).sum(1))
+        inside = weight * kept
+        alone = ((inside @ seen.values)[..., 0] / inside.sum(-1) - (weight @ seen.values)[:, 0]).square()
+        found = (nested_squares(seen, kept, share), alone.T, number.T, width.T, (~seen.hidden).sum(1))
         for listed, one in zip(parts, found, strict=True):
             listed.append(one.float())
-    squares, rest, width, visible = (torch.stack(one).unflatten(0, (2, 2)) for one in parts)
+    squares, alone, rest, width, visible = (torch.stack(one).unflatten(0, (2, 2)) for one in parts)
     passage = torch.tensor([0, 0, 0, 1, 1, 1])
-    return Answer("nats", squares, share.float(), rest, width, visible, passage)
+    return Answer("nats", squares, share.float(), alone, rest, width, visible, passage)
 
 
 class TestErrors:
@@ -86,6 +88,12 @@ class TestErrors:
         assert float((ratio - 1)[some].abs().mean()) < 0.02
         one = ratio[(n < left) & (n == 1)]
         assert 0.5 < float(one.min()) <= float(one.max()) < 2
+
+    def test_nothing_drawn(self, answer):
+        errors, keys = answer.of_head(3, 0)
+        assert torch.equal(errors, answer.alone[..., 3])
+        assert torch.equal(keys, answer.seen - answer.rest[..., 3])
+        assert any(one.n == 0 for one in answer.options().budgets)
 
     def test_fall_with_n_down_to_nothing(self, answer):
         for place in range(len(SPACE)):
@@ -143,7 +151,6 @@ class TestTerms:
             HeadBudget(0, 0, sampling(Kept(own=True, sinks=4, top=5)), 8),
             HeadBudget(0, 0, sampling(Kept()), 8),
             HeadBudget(0, 0, Sampling(draw=Different(), kept=BASE), 8),
-            HeadBudget(0, 0, sampling(), 0),
             HeadBudget(0, 0, sampling(Kept(sinks=9)), FEWEST, by_query=1.0),
             HeadBudget(0, 0, sampling(replace(BASE, top=16)), FEWEST, by_query=1.0),
         ],
@@ -160,7 +167,8 @@ def plain(heads: int, queries: int) -> Answer:
     rest = torch.full((1, heads, queries, len(SPACE)), 45.0)
     squares, seen = torch.ones(*rest.shape, 2), torch.full(rest.shape[:3], 50.0)
     passage = torch.arange(queries) // 8
-    return Answer("nats", squares, torch.tensor([0.5**0.5, 0.5]), rest, torch.ones_like(rest), seen, passage)
+    alone, share = torch.ones_like(rest), torch.tensor([0.5**0.5, 0.5])
+    return Answer("nats", squares, share, alone, rest, torch.ones_like(rest), seen, passage)
 
 
 def total(chosen: Chosen) -> tuple[float, float]:
@@ -227,9 +235,9 @@ class TestOptions:
             assert found[0] <= most
             assert found[1] == pytest.approx(min(keys[k] for k in alike if errors[k] <= most))
         with pytest.raises(
-            InputError, match=r"A total of 30 keys is too small: one design .* at least 36\. Give more"
+            InputError, match=r"A total of 15 keys is too small: one design .* at least 20\. Give more"
         ):
-            options.same(keys=30.0)
+            options.same(keys=15.0)
 
     def test_more_keys_less_error(self, answer):
         """On the queries that they were chosen on; of others it is only so on the whole."""
@@ -282,16 +290,16 @@ class TestOptions:
     def test_too_few_keys_are_refused_with_the_least(self, answer):
         options = answer.options()
         least = float(options.keys.mean(2).amin(-1).sum())
-        assert least == pytest.approx(4 * 9.0)  # own, 4 sinks, 4 drawn
+        assert least == pytest.approx(4 * 5.0)  # own, 4 sinks, nothing drawn
         with pytest.raises(
-            InputError, match=r"A total of 30 keys is too small: .* at least 36, .* Give more"
+            InputError, match=r"A total of 15 keys is too small: .* at least 20, .* Give more"
         ):
-            options.cheapest(keys=30.0)
+            options.cheapest(keys=15.0)
         assert total(options.cheapest(keys=least))[1] == pytest.approx(least)
 
-    def test_n_in_steps_from_the_fewest(self, answer):
+    def test_nothing_drawn_or_in_steps_from_the_fewest(self, answer):
         sizes = sorted({one.n for one in answer.options(by_query=False).budgets if one.n is not None})
-        assert sizes == [4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 51, 64, 81, 102]  # most of the rest: 115
+        assert sizes == [0, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 51, 64, 81, 102]  # most of the rest: 115
 
     def test_against_all_combinations(self):
         """3 heads × 5 options: what prices find is on the lower hull of all 125, the best of those with a price. All

@@ -9,10 +9,11 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.stamp ## Analyse every head of a real BERT on Wikipedia text
-	$(BIN)/attnlimit analyze --population corpus --rel-error 0.1 --out attnlimit-out/demo
-	@echo "Open attnlimit-out/demo/report.html in a browser; the numbers are in attnlimit-out/demo/run.json."
-	@echo "Next, keys for every head: $(BIN)/attnlimit analyze --out run && $(BIN)/attnlimit budget run --rel-error 0.3 --out budgets.json"
+demo: .venv/.stamp ## How many keys a real language model needs to give the same answers, and what others would read
+	$(BIN)/attnlimit analyze smollm2 --tokens 512 --passages 3 --queries 16 --rel-error 0.1 --out attnlimit-out/demo
+	$(BIN)/attnlimit compare attnlimit-out/demo --keys 10%,20% --windows 1
+	@echo "Open attnlimit-out/demo/report.html in a browser; the numbers are in run.json and compare.json beside it."
+	@echo "Next, keys for every head: $(BIN)/attnlimit budget attnlimit-out/demo --kl 0.01 --out budgets.json"
 
 test: lint ## Run the whole gate: lint, then pytest with doctests and README snippets
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4  # small tensors: more threads only wait for each other

@@ -101,7 +101,7 @@ def _show(result: Comparison) -> None:
             f"{100 * point.asked:.3g}%",
             f"{point.read:.1%}",
             _by_key_head(point),
-            f"{measured!r}",
+            f"{measured!r}" if result.windows * len(result.seeds) > 1 else f"{measured.value:.3g}",
             _predicted(point),
         )
         for name, point, measured in result.rows()

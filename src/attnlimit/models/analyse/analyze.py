@@ -39,7 +39,7 @@ POINTS, CONTEXT_POINTS = 24, 13
 NEAR_ALL = (0.85, 0.95)
 CONTEXT_PASSAGES, CORPUS_PASSAGES = 8, 32
 DEFAULT_TOKENS = 512
-ANSWER_QUERIES = 2
+ANSWER_QUERIES = 3
 """For each query of a head's own error: they cost little, and answers differ more from query to query."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, share, table
 from attnlimit.cli.model_options import Device, Dtype, Seeds, Text, tell
 from attnlimit.errors import AttnlimitError, InputError, MissingExtra
 from attnlimit.report.figures.style import save
@@ -82,12 +82,8 @@ def _shares(text: str) -> list[float]:
     >>> _shares("5%, 0.1,20 %")
     [0.05, 0.1, 0.2]
     """
-    try:
-        parts = [part.strip() for part in text.split(",")]
-        found = [float(part[:-1]) / 100 if part.endswith("%") else float(part) for part in parts]
-    except ValueError:
-        found = []
-    if not found or not all(0 < share <= 1 for share in found):
+    found = [share(part.replace(" ", ""), "keys") for part in text.split(",")]
+    if not all(0 < one <= 1 for one in found):
         raise InputError(
             f"--keys must be shares of all keys such as 5%,10% or 0.05,0.1, at most 100%; got {text!r}."
         )

@@ -112,10 +112,10 @@ class TestAims:
         assert shares == sorted(shares)
 
     def test_queries_of_the_answer(self, run, embedding):
-        assert ANSWER_QUERIES == 2
+        assert ANSWER_QUERIES == 3
         assert len(run.answer.passage) == ANSWER_QUERIES * READING.queries
-        assert run.answer.passage.bincount().tolist() == [16, 16]
-        assert len(embedding.answer.passage) == 8
+        assert run.answer.passage.bincount().tolist() == [24, 24]
+        assert len(embedding.answer.passage) == 12
         assert run.facts.queries == 16  # of a head's own error
 
     def test_they_run(self, run, llama):

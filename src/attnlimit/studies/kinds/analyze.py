@@ -109,7 +109,7 @@ class Analyzed(OfModel):
 
 def run(what: Analyze, replicates: int, seed: int, place: Path | None = None) -> Analyzed:
     """The queries are a replicate's own; the model and the text are not random."""
-    reading = Reading(what.tokens, what.passages, what.queries, what.population, seed)
+    reading = Reading(what.tokens, what.passages, what.queries, what.population, answer=0, seed=seed)
     found = analyze(what.loaded(), what.documents(), rel_error=what.rel_error, reading=reading)
     return Analyzed(
         model=what.model.use,

@@ -51,7 +51,7 @@ def compare(
     try:
         save(result.plot(), folder / "compare.png")
     except MissingExtra as missing:
-        err.print(f"No figure: {missing}")
+        err.print(f"No figure: {missing}", markup=False)
     report = write_report(folder)
     if as_json:
         print_json(result.to_dict())

@@ -13,7 +13,7 @@ least, so n = α·spread: one number α, the keys drawn per unit of spread, says
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 TOPS = (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -39,6 +39,13 @@ def choose(
 def spread(number: Tensor, total: Tensor, square: Tensor) -> Tensor:
     """R · standard deviation, from the number, the sum and the sum of squares."""
     return (number * square - total.square()).clamp_min(0).sqrt()
+
+
+def rest_spread(parts: Float[Tensor, "... keys"], rest: Bool[Tensor, "... keys"]) -> tuple[Tensor, Tensor]:
+    """R, and the spread of what each key has a part in, over the rest: (…, 1) each; both arguments broadcast."""
+    part = parts * rest
+    number = rest.sum(-1, keepdim=True).to(part)
+    return number, spread(number, part.sum(-1, keepdim=True), part.square().sum(-1, keepdim=True))
 
 
 def contributions(

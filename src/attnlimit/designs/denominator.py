@@ -16,7 +16,7 @@ from statistics import NormalDist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnlimit.designs.by_query import FEWEST, spread
+from attnlimit.designs.by_query import FEWEST, rest_spread
 from attnlimit.errors import InputError
 
 
@@ -38,17 +38,10 @@ class Denominator:
         self, weights: Float[Tensor, "*q keys"], rest: Bool[Tensor, "*q keys"]
     ) -> Int[Tensor, "*q 1"]:
         """Keys that each query draws of its rest, from its softmax weights e^{s_j}/D."""
-        return self.drawn(*weight_spread(weights, rest)).long()
+        return self.drawn(*rest_spread(weights, rest)).long()
 
     def drawn(self, number: Float[Tensor, "*q"], width: Float[Tensor, "*q"]) -> Float[Tensor, "*q"]:
         """The same from R and R σ / D."""
         z = NormalDist().inv_cdf(1 - self.chance / 2)
         plain = (z / self.error * width.double()).square()
         return (plain / (1 + plain / number.clamp_min(1))).ceil().clamp_min(FEWEST).minimum(number.double())
-
-
-def weight_spread(weights: Float[Tensor, "*q keys"], rest: Bool[Tensor, "*q keys"]) -> tuple[Tensor, Tensor]:
-    """R, and R times the standard deviation of the weights over the rest."""
-    part = weights * rest
-    number = rest.sum(-1, keepdim=True).to(part)
-    return number, spread(number, part.sum(-1, keepdim=True), part.square().sum(-1, keepdim=True))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.designs.by_query import contributions, spread
+from attnlimit.designs.by_query import contributions, rest_spread
 from attnlimit.exact.nested import nested_squares, shares
 from attnlimit.exact.populations import Seen
 from attnlimit.models.budget.answer import SPACE, Answer
@@ -62,10 +62,8 @@ class Answering:
         values = torch.einsum("kd,smd->mks", value.double(), gradient.double())
         sink = None if call.sink is None else call.sink[head].float().expand(len(rows))
         squares = nested_squares(Seen(scores.double(), values, hidden, sink), kept, self.share)
-        rest, weight = (~(kept | hidden)).double(), call.weights(scores[None, None], head)[0, 0].double()
-        part = contributions(weight, value.double()) * rest
-        number = rest.sum(-1)
-        widths = spread(number, part.sum(-1), part.square().sum(-1))
+        rest, weight = ~(kept | hidden), call.weights(scores[None, None], head)[0, 0].double()
+        number, widths = (one[..., 0] for one in rest_spread(contributions(weight, value.double()), rest))
         scale = per_query(self.loaded.kind, self.windows.shape[1]) / self.draws
         alone = _kept_alone(weight, values, kept)
         found = (squares * scale, alone.T * scale, number.T, widths.T, (~hidden).sum(1))

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlimit.designs import Different, Kept, Sampling
-from attnlimit.designs.denominator import Denominator, weight_spread
+from attnlimit.designs.by_query import rest_spread
+from attnlimit.designs.denominator import Denominator
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.run import Run
 from attnlimit.models.attend.dense import Sizes
@@ -121,7 +122,7 @@ def denominator(ground: Ground, share: float) -> Plan:
     kept, found = ground.near(part, top=part), []
 
     def see(weights: Tensor, rest: Tensor) -> None:
-        found.append(torch.stack(weight_spread(weights, rest)).flatten(1).cpu())
+        found.append(torch.stack(rest_spread(weights, rest)).flatten(1).cpu())
 
     seen = float(ground.look(kept, see).seen.sum())
     number, width = torch.cat(found, 1)

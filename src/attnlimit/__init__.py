@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 from attnlimit import bounds, drawing
 from attnlimit.attention import Head, clt, prefixes, stream
-from attnlimit.designs import Block, Coins, Different, Independent, Kept, Prefix, Sampling, Strata
+from attnlimit.designs import (
+    Block,
+    Chances,
+    Coins,
+    Different,
+    Independent,
+    Kept,
+    Neyman,
+    Prefix,
+    Sampling,
+    Strata,
+)
 from attnlimit.errors import (
     AttnlimitError,
     HypothesisFailed,
@@ -20,6 +31,7 @@ from attnlimit.exact import (
     Schedule,
     best_kappa,
     curve,
+    design_errors,
     exact_error,
     gaussian_maximum,
     hardmax_error,
@@ -79,6 +91,7 @@ __all__ = [
     "Block",
     "Box",
     "Budgets",
+    "Chances",
     "Coins",
     "Convergence",
     "Covariance",
@@ -103,6 +116,7 @@ __all__ = [
     "MissingExtra",
     "Mixture",
     "Moment",
+    "Neyman",
     "NotKnown",
     "Own",
     "Prefix",
@@ -123,6 +137,7 @@ __all__ = [
     "clt",
     "compare",
     "curve",
+    "design_errors",
     "exact_error",
     "exponents",
     "fit_log",

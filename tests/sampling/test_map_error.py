@@ -82,7 +82,7 @@ def test_beside_kept_keys_every_draw_sees_the_rest_in_the_end(draw: str, kept: K
     few = measure_convergence(HEAD, POPULATION, [10, 70], sampling=plan, queries=4, replicates=2, generator=2)
     rest = 80 - int(kept.mask(torch.zeros(1, 80), torch.tensor([40])).sum())
     assert float(few.squares.min()) > 0
-    if draw not in ("independent", "coins"):
+    if draw not in ("independent", "coins", "chances"):
         places = draws()[draw]().places(rest, [rest], torch.Generator().manual_seed(0))[0]
         assert places.sort().values.tolist() == list(range(rest))
 

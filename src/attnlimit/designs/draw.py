@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.errors import NotKnown
@@ -53,6 +53,10 @@ class Draw(ABC):
     @abstractmethod
     def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
         """The places of the keys for every n, n increasing."""
+
+    def weigh(self, population: int, n: int, places: Int[Tensor, " k"]) -> Float[Tensor, " k"] | None:
+        """What each drawn key weighs beside the others; None: all alike."""
+        return None
 
     def exact(self, rest: Rest, n_max: int) -> Moments:
         """The moments of the error as functions of n, for all n up to n_max."""

@@ -2,6 +2,7 @@
 
 from attnlimit.exact.complexity import Complexity, sample_complexity
 from attnlimit.exact.curve import curve
+from attnlimit.exact.design_errors import DesignErrors, design_errors
 from attnlimit.exact.error import ExactError, exact_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
@@ -9,6 +10,7 @@ from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardma
 
 __all__ = [
     "Complexity",
+    "DesignErrors",
     "ExactError",
     "GaussianMaximum",
     "HardmaxError",
@@ -17,6 +19,7 @@ __all__ = [
     "Schedule",
     "best_kappa",
     "curve",
+    "design_errors",
     "exact_error",
     "gaussian_maximum",
     "hardmax_error",

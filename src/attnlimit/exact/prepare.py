@@ -122,6 +122,20 @@ def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
     return Seen(scores, head.read_linear(tokens.values), mass=mass)
 
 
+def population_rest(
+    head: Head,
+    tokens: Empirical,
+    x: Float[Tensor, "m dq"],
+    sampling: Sampling,
+    positions: Sequence[int] | Tensor | None = None,
+) -> Rest:
+    """What queries draw from beside what they keep, key by key."""
+    where = None if positions is None else torch.as_tensor(positions, device=x.device)
+    seen = _seen(head, tokens, x, sampling)
+    kept = _kept(seen, sampling.kept, where)
+    return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
+
+
 def prepare_seen(
     seen: Seen,
     n_max: int,

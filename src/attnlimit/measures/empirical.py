@@ -172,10 +172,10 @@ class Empirical(Measure):
     def provenance(self) -> str:
         return f"attention over the whole population of {len(self)} keys"
 
-    def select(self, index: Tensor) -> Empirical:
-        """The tokens at these positions, equally weighted."""
+    def select(self, index: Tensor, weights: Tensor | None = None) -> Empirical:
+        """The tokens at these positions, equally weighted, or in proportion to `weights`."""
         values = None if self.values is self.tokens else self.values[index]
-        return Empirical(self.tokens[index], values)
+        return Empirical(self.tokens[index], values, None if weights is None else weights / weights.sum())
 
     @property
     def key_mean(self) -> Float[Tensor, " d"]:

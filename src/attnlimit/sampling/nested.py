@@ -27,13 +27,19 @@ def nested_outputs(
     against a key once, and not at all beyond the last size it is needed for.
     """
     q, k = head.query(queries), head.keys(keys.tokens[: sizes[-1]])
+    log_weights = keys.log_weights
     state: Partial | None = None
     seen = 0
     for size, count in zip(sizes, counts or [len(q)] * len(sizes), strict=True):
         if state is not None:
             state = Partial(state.mean[:count], state.lse[:count])
         if size > seen:
-            part = attend(q[:count], k[seen:size], keys.values[seen:size])
+            part = attend(
+                q[:count],
+                k[seen:size],
+                keys.values[seen:size],
+                None if log_weights is None else log_weights[seen:size],
+            )
             state = part if state is None else merge(state, part)
             seen = size
         if state is None:

@@ -62,9 +62,14 @@ def draw_keys(setup: Setup, generator: torch.Generator) -> list[Keys]:
     tokens = setup.law.population
     if tokens is None or tokens.weights is not None:
         return [Keys(setup.law.sample(setup.n[-1], generator=generator), list(setup.n), None)]
-    sets = setup.sampling.draw.places(len(tokens), setup.n, generator)
-    if not setup.sampling.draw.nested:
-        return [Keys(tokens.select(index), [len(index)], index) for index in sets]
+    draw = setup.sampling.draw
+    sets = draw.places(len(tokens), setup.n, generator)
+    if not draw.nested:
+        weights = [draw.weigh(len(tokens), n, index) for n, index in zip(setup.n, sets, strict=True)]
+        return [
+            Keys(tokens.select(index, weight), [len(index)], index)
+            for index, weight in zip(sets, weights, strict=True)
+        ]
     return [Keys(tokens.select(sets[-1]), [len(index) for index in sets], sets[-1])]
 
 
@@ -117,9 +122,12 @@ def _read(
     """The average value that one query reads, at every n."""
     always, others = kept.nonzero()[:, 0], (~kept).nonzero()[:, 0]
     means = []
-    for places in setup.sampling.draw.places(len(others), setup.n, generator):
-        drawn = others[places]
-        many = len(others) / len(drawn) if setup.sampling.weight == "rest" else 1.0
-        weights = torch.cat([scores[always], scores[drawn] + math.log(many)]).softmax(0)
+    draw = setup.sampling.draw
+    for n, places in zip(setup.n, draw.places(len(others), setup.n, generator), strict=True):
+        drawn, own = others[places], draw.weigh(len(others), n, places)
+        count = len(drawn) if own is None else n
+        many = len(others) / count if setup.sampling.weight == "rest" else 1.0
+        added = math.log(many) if own is None else math.log(many) + own.to(scores).log()
+        weights = torch.cat([scores[always], scores[drawn] + added]).softmax(0)
         means.append(weights @ setup.population.values[torch.cat([always, drawn])])
     return means

@@ -128,7 +128,7 @@ def _error(finite: AttentionMap, limit: AttentionMap, x: Tensor) -> tuple[Tensor
 
 
 def _first(tokens: Empirical, size: int) -> Empirical:
-    return tokens.select(torch.arange(size, device=tokens.device))
+    return tokens if size == len(tokens) else tokens.select(torch.arange(size, device=tokens.device))
 
 
 def _project(x: Tensor, radius: float) -> Tensor:

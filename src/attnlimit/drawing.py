@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnlimit.errors import InputError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # an extra, imported when something is drawn
+    Axes: TypeAlias = Any
+    Figure: TypeAlias = Any
 
 providers: list[Callable[[], object]] = []
 """Called once, before the first figure: each imports a part that registers figures."""

@@ -213,8 +213,7 @@ def test_times_in_words():
     def cost(seconds, likely, most, longer=False):
         return Cost(1, 1, 1, 0, 1, seconds, likely, most, None, "", longer)
 
-    assert time_of([cost(30.0, 30.0, 30.0)]) == "30 s"
-    assert time_of([cost(10.0, 300.0, 900.0), cost(5.0, 300.0, 900.0)]) == "about 10 min, at most 30 min"
-    assert time_of([cost(30.0, 30.0, 30.0, longer=True)]) == "more than 30 s"
-    assert time_of([cost(30.0, 30.0, 30.0), cost(None, None, None)]) == "more than 30 s"
-    assert time_of([cost(None, None, None)]) == "not known, a task takes longer than was waited for"
+    assert time_of(cost(30.0, 30.0, 30.0)) == "30 s"
+    assert time_of(cost(15.0, 600.0, 1800.0)) == "about 10 min, at most 30 min"
+    assert time_of(cost(30.0, 30.0, 30.0, longer=True)) == "more than 30 s"
+    assert time_of(cost(None, None, None)) == "not known, a task takes longer than was waited for"

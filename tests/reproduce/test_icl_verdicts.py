@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,44 +47,44 @@ def ended(attention: str, factor: Callable[[float], float] = lambda L: 1.0) -> T
     return replace(along(1.0), risk=(spread[:, None] * exact).expand(3, 3, 4))
 
 
-def regression(spec: str, softmax: Trained, linear: Trained) -> dict:
+def regression(softmax: Trained, linear: Trained) -> list:
     made = []
     for index, (name, one) in enumerate((("softmax", softmax), ("linear", linear))):
         what = one.what.model_copy(update={"attention": name})
         varies = {"task.rho": 0.5, "attention": name}
         made.append(Point(index, varies, what, replace(one, what=what)))
-    return {spec: SimpleNamespace(points=made)}
+    return made
 
 
-def verdict_of(name: str, runs: dict, words: str):
+def verdict_of(name: str, runs: list, words: str):
     (found,) = [one for one in find(name).verdicts(runs) if words in one.claim]
     return found
 
 
 def test_risks_as_predicted_and_risks_that_are_not() -> None:
-    good = regression("icl-risk", ended("softmax"), ended("linear"))
+    good = regression(ended("softmax"), ended("linear"))
     assert [one.outcome for one in find("icl-risk").verdicts(good)] == [AGREES] * 6
-    apart = regression("icl-risk", ended("softmax", lambda L: 1.1), ended("linear", lambda L: 0.9))
+    apart = regression(ended("softmax", lambda L: 1.1), ended("linear", lambda L: 0.9))
     claims = [one.outcome for one in find("icl-risk").verdicts(apart) if one.claim.startswith("ours")]
     assert claims == [DIFFERS] * 2
-    slow = regression("icl-risk", ended("softmax", lambda L: L**0.3), ended("linear"))
+    slow = regression(ended("softmax", lambda L: L**0.3), ended("linear"))
     assert verdict_of("icl-risk", slow, "vanishes").outcome is DIFFERS
     assert verdict_of("icl-risk", slow, "becomes linear").outcome is DIFFERS
     assert verdict_of("icl-risk", slow, "does no worse").outcome is DIFFERS
-    turned = regression("icl-risk", ended("linear"), ended("softmax"))
+    turned = regression(ended("linear"), ended("softmax"))
     assert verdict_of("icl-risk", turned, "becomes linear").outcome is CANNOT_TELL
-    small = regression("icl-risk", ended("softmax", lambda L: 1e-3), ended("linear"))
+    small = regression(ended("softmax", lambda L: 1e-3), ended("linear"))
     assert verdict_of("icl-risk", small, "ridge regression is the floor").outcome is DIFFERS
 
 
 def test_gaps_to_the_flow_that_vanish_and_that_do_not() -> None:
-    good = regression("icl-trajectory", along(0.5), along(0.5))
+    good = regression(along(0.5), along(0.5))
     assert [one.outcome for one in find("icl-trajectory").verdicts(good)] == [AGREES] * 3
-    bad = regression("icl-trajectory", along(-0.3), along(0.5))
+    bad = regression(along(-0.3), along(0.5))
     assert [one.outcome for one in find("icl-trajectory").verdicts(bad)] == [DIFFERS] * 3
 
 
-def gradients(exponent: Callable[[float], float], off: float = 1.0) -> dict:
+def gradients(exponent: Callable[[float], float], off: float = 1.0) -> list:
     """Errors n^−exponent(H), `off` times as large as the exact ones, with a standard error of 2 %."""
     n = (32, 128, 512)
     made = []
@@ -105,7 +104,7 @@ def gradients(exponent: Callable[[float], float], off: float = 1.0) -> dict:
             fits=dict.fromkeys(quantities, fit), exact=ErrorCurve(n, rms), limit=Limit(H, exponents(H))
         )
         made.append(Point(index, {"head.horizon": H}, what, found))
-    return {"gradient-concentration": SimpleNamespace(points=made)}
+    return made
 
 
 def test_gradients_that_concentrate_and_that_do_not() -> None:
@@ -118,12 +117,12 @@ def test_gradients_that_concentrate_and_that_do_not() -> None:
 @pytest.mark.parametrize(
     ("name", "runs", "axes"),
     [
-        ("icl-risk", regression("icl-risk", along(0.9), along(0.9)), 1),
-        ("icl-trajectory", regression("icl-trajectory", along(0.9), along(0.9)), 2),
+        ("icl-risk", regression(along(0.9), along(0.9)), 1),
+        ("icl-trajectory", regression(along(0.9), along(0.9)), 2),
         ("gradient-concentration", gradients(lambda H: 0.5), 3),
     ],
 )
-def test_figures_have_their_panels_and_names(name: str, runs: dict, axes: int) -> None:
+def test_figures_have_their_panels_and_names(name: str, runs: list, axes: int) -> None:
     figure = find(name).figure(runs)
     assert len(figure.axes) == axes
     assert all(ax.get_xlabel() for ax in figure.axes)
@@ -131,7 +130,7 @@ def test_figures_have_their_panels_and_names(name: str, runs: dict, axes: int) -
 
 
 def test_tables_hold_every_report_and_quantity() -> None:
-    rows = find("icl-risk").table(regression("icl-risk", along(0.9), along(0.9)))
+    rows = find("icl-risk").table(regression(along(0.9), along(0.9)))
     assert len(rows) == 2 * 3 * 3 * 4
     assert rows[0]["task"] == "Σ_ij = 0.5^|i−j|"
     assert rows[-1]["risk"] == pytest.approx(1.02 * 300**-0.9)

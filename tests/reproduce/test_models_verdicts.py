@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,9 +55,7 @@ class Made(HeadsConverged):
 
 
 def runs_of(*results):
-    return {
-        "a": SimpleNamespace(points=[Point(index, {}, Fields(), one) for index, one in enumerate(results)])
-    }
+    return [Point(index, {}, Fields(), one) for index, one in enumerate(results)]
 
 
 def made(found, model="packaged-bert"):
@@ -308,7 +305,7 @@ def cloud(factor=1.0, nearest=None):
 def test_a_cloud_that_is_covered_agrees_and_another_differs():
     assert outcomes(token_cloud.verdicts(runs_of(cloud()))) == [AGREES] * 3
     assert outcomes(token_cloud.verdicts(runs_of(cloud(1.2, (0.8, 0.9))))) == [DIFFERS] * 3
-    assert len(token_cloud.figure(runs_of(cloud())).axes) == 4
+    assert len(reproduce.find("token-cloud").figure(runs_of(cloud())).axes) == 4
     assert [row["n"] for row in token_cloud.table(runs_of(cloud()))] == [10, 100]
 
 
@@ -329,9 +326,8 @@ def no_hub(monkeypatch):
 )
 def test_specifications_are_read(name, quick, no_hub):
     found = reproduce.find(name)
-    for spec in found.specs:
-        study = load_spec(spec, quick=quick)
-        assert study.name == (f"{spec}-quick" if quick else spec)
+    study = load_spec(name, quick=quick)
+    assert study.name == (f"{name}-quick" if quick else name)
     assert found.source == "bohbot2026token"
 
 
@@ -350,9 +346,7 @@ def test_bigbird_from_specification_to_verdict(tmp_path):
         "batch": 4,
     }
     data = {"name": "bigbird-iid", "kind": "model_convergence", "what": what, "replicates": 40, "chunk": 20}
-    ready = Prepared(
-        reproduce.find("bigbird-iid"), tmp_path / "out", {"bigbird-iid": study_from(data)}, True, 1
-    )
+    ready = Prepared(reproduce.find("bigbird-iid"), tmp_path / "out", study_from(data), True, 1)
     done = run(ready)
     assert {path.name for path in done.files} >= {"figure.png", "figure.pdf", "table.csv", "verdict.json"}
     assert outcomes(done.verdicts)[:3] == [CANNOT_TELL] * 3

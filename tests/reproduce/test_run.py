@@ -19,7 +19,6 @@ from attnlimit.reproduce import (
     Prepared,
     Reproduction,
     Verdict,
-    find,
     names,
     prepare,
     run,
@@ -32,14 +31,14 @@ from attnlimit.studies import study_from
 MODELS = ("bert", "bigbird-iid", "bigbird-window", "downstream", "downstream-by-horizon", "token-cloud")
 
 
-def figure(runs):
+def figure(points):
     made, ax = axes()
-    ax.plot([point.result.mean for point in runs["tiny"].points])
+    ax.plot([point.result.mean for point in points])
     return made
 
 
-def verdicts(runs):
-    mean = runs["tiny"].points[0].result.mean
+def verdicts(points):
+    mean = points[0].result.mean
     return [equals("uniform draws have mean ½ <b>", 0.5, mean, (mean - 0.2, mean + 0.2), note="a note")]
 
 
@@ -50,9 +49,8 @@ RESULT = Reproduction(
     source="attnlimit",
     figure=figure,
     verdicts=verdicts,
-    specs=("tiny",),
     notes=("As published, but tiny.",),
-    more=lambda runs: [f"There were {len(runs['tiny'].points)} points."],
+    more=lambda points: [f"There were {len(points)} points."],
 )
 
 
@@ -65,7 +63,7 @@ def tiny(tmp_path, **fields):
         "chunk": 10,
         **fields,
     }
-    return Prepared(RESULT, tmp_path / "tiny", {"tiny": study_from(study)}, quick=True, workers=1)
+    return Prepared(RESULT, tmp_path / "tiny", study_from(study), quick=True, workers=1)
 
 
 def test_a_run_leaves_its_files(tmp_path):
@@ -94,15 +92,15 @@ def test_a_run_leaves_its_files(tmp_path):
 
 def test_a_second_run_computes_nothing_and_says_the_same(tmp_path):
     first, seen = run(tiny(tmp_path)), []
-    second = run(tiny(tmp_path), progress=lambda name, now: seen.append((name, now.done, now.total)))
-    assert {one[1:] for one in seen} == {(8, 8)}
+    second = run(tiny(tmp_path), progress=lambda now: seen.append((now.done, now.total)))
+    assert set(seen) == {(8, 8)}
     assert first.record == second.record
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path):
     whole = run(tiny(tmp_path / "whole"))
 
-    def stop(name, now):
+    def stop(now):
         if now.done == 0:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -125,8 +123,8 @@ def test_tasks_that_fail_are_said(tmp_path):
 
 def test_costs_are_estimated_before(tmp_path):
     ready = tiny(tmp_path).estimated()
-    assert ready.costs["tiny"].tasks == 8
-    assert ready.costs["tiny"].seconds < 5
+    assert ready.cost.tasks == 8
+    assert ready.cost.seconds < 5
 
 
 def test_verdicts_in_words():
@@ -155,11 +153,10 @@ def test_the_results_of_the_papers_in_order():
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in MODELS])
 def test_specifications_load_in_both_sizes_and_quick_is_less(name):
-    for spec in find(name).specs:
-        full, quick = load_spec(spec), load_spec(spec, quick=True)
-        assert quick.precision is None
-        assert quick.name == f"{spec}-quick"
-        assert full.model_dump(exclude={"name", "quick"}) != quick.model_dump(exclude={"name", "quick"})
+    full, quick = load_spec(name), load_spec(name, quick=True)
+    assert quick.precision is None
+    assert quick.name == f"{name}-quick"
+    assert full.model_dump(exclude={"name", "quick"}) != quick.model_dump(exclude={"name", "quick"})
 
 
 def test_unknown_names_are_refused():

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,7 +52,7 @@ def measured(statistic, n, errors, relative, H, fitted):
 
 
 def study(*results):
-    return SimpleNamespace(points=[Point(k, {}, setting(1, [10]), one) for k, one in enumerate(results)])
+    return [Point(k, {}, setting(1, [10]), one) for k, one in enumerate(results)]
 
 
 def setting(count, n):
@@ -68,7 +67,7 @@ def sharp(rms, mean_rms, H=2.0):
     n = [10**k for k in range(3, 13)]
     sizes = torch.tensor(n, dtype=torch.float64)
     curves = [ErrorCurve(tuple(n), sizes**-power) for power in (rms, mean_rms)]
-    return {"sharp-rates": study(ExactCurves(*curves, Limit(H, exponents(H))))}
+    return study(ExactCurves(*curves, Limit(H, exponents(H))))
 
 
 def test_sharp_rates_agree_with_curves_of_the_sharp_exponents_alone():
@@ -90,7 +89,7 @@ def phases():
 
 
 def test_the_exact_phase_diagram_has_its_phases(phases):
-    found = find("phase-diagram").verdicts({"phase-diagram": study(phases)})
+    found = find("phase-diagram").verdicts(study(phases))
     assert [one.outcome for one in found] == [AGREES] * 3
 
 
@@ -99,7 +98,7 @@ def test_errors_that_average_everywhere_have_none(phases):
     scale, n = phases.scale.numpy()[:, None], np.array(phases.n, dtype=float)
     square = np.array(phases.kappa)[:, None] ** 2
     rms = np.exp(square / 2) * np.sqrt((1 + square) / n) / scale
-    made = {"phase-diagram": study(replace(phases, relative_rms=torch.from_numpy(rms)))}
+    made = study(replace(phases, relative_rms=torch.from_numpy(rms)))
     assert verdict_of("phase-diagram", made, "leaves the central limit").outcome is CANNOT_TELL
     assert verdict_of("phase-diagram", made, "one key takes all").outcome is DIFFERS
 
@@ -114,7 +113,7 @@ def hardmax(log, best):
     for rule, law in (("log", log), ("best", best)):
         rms = torch.tensor([law(x) * w for x, w in zip(n, wiggle, strict=True)], dtype=torch.float64)
         made.append(Distance(5, rule, tuple(n), (1.0,) * len(n), rms, "exact"))
-    return {"hardmax-log-rate": study(*made)}
+    return study(*made)
 
 
 def test_the_two_laws_on_the_way_to_hardmax_are_told_apart():
@@ -144,10 +143,10 @@ def uniform(constant, exponent=0.5):
         return Point(0, {"law.count": count}, setting(count, n), found)
 
     counts = [1, 4, 9, 16, 25]
-    flat = {"uniform-constant": SimpleNamespace(points=[point(c, 1.0) for c in counts])}
+    flat = [point(c, 1.0) for c in counts]
     edges = [row.edge for row in uniform_rows(flat)]
     made = [point(c, constant(c**0.5, edge)) for c, edge in zip(counts, edges, strict=True)]
-    return {"uniform-constant": SimpleNamespace(points=made)}
+    return made
 
 
 def test_the_uniform_constant_grows_as_the_limit_says():
@@ -174,7 +173,7 @@ def moment(constant):
         rms = [constant(count**0.5) * m**-power for m in n]
         found = measured("mean", n, rms, 0.02, H, "none")
         points.append(Point(0, {"law.count": count}, setting(count, n), found))
-    return {"moment-constant": SimpleNamespace(points=points)}
+    return points
 
 
 def test_the_moment_constant_must_not_grow_exponentially():
@@ -194,7 +193,7 @@ def slopes(exponent, half=0.01, horizons=(0.2, 0.6, 1.0, 1.5)):
         for statistic in ("mean", "covariance")
         for H in horizons
     ]
-    return {"study": study(*made)}
+    return study(*made)
 
 
 def paper(H):
@@ -248,16 +247,16 @@ def test_figures_have_their_panels_and_names(name, runs, axes):
 
 
 def test_the_phase_figure(phases):
-    figure = find("phase-diagram").figure({"phase-diagram": study(phases)})
+    figure = find("phase-diagram").figure(study(phases))
     assert "number of keys" in figure.axes[0].get_ylabel()
 
 
 def test_points_with_both_moments_are_read_as_two():
     apart = slopes(paper)
-    made = [point.result for point in apart["study"].points]
+    made = [point.result for point in apart]
     mean, covariance = made[: len(made) // 2], made[len(made) // 2 :]
     joint = [Moments(one, other) for one, other in zip(mean, covariance, strict=True)]
-    together = {"gaussian": study(*joint)}
+    together = study(*joint)
     assert find("gaussian").verdicts(together) == find("gaussian").verdicts(apart)
     rows = find("gaussian").table(together)
     assert len(rows) == 2 * len(joint) * 3

@@ -120,18 +120,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def time_of(studies: Sequence[Cost]) -> str:
-    """How long studies will take together, one after the other, in words."""
-    known = [one for one in studies if one.likely_seconds is not None]
-    likely, most = (
-        duration(sum((getattr(one, name) for one in known), 0.0))
-        for name in ("likely_seconds", "most_seconds")
-    )
-    time = likely if likely == most else f"about {likely}, at most {most}"
-    if not known:
+def time_of(study: Cost) -> str:
+    """How long a study will take, in words."""
+    if study.likely_seconds is None or study.most_seconds is None:
         return "not known, a task takes longer than was waited for"
-    short = len(known) < len(studies) or any(one.longer for one in known)
-    return f"more than {likely}" if short else time
+    likely, most = duration(study.likely_seconds), duration(study.most_seconds)
+    if study.longer:
+        return f"more than {likely}"
+    return likely if likely == most else f"about {likely}, at most {most}"
 
 
 def print_json(result: dict[str, Any]) -> None:

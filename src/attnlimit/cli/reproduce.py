@@ -38,18 +38,18 @@ def reproduce(
     Says first how long it will take; a run that was stopped goes on where it was.
     Exit code: 0 it ran, whatever the verdict; 2 it could not run; 130 stopped.
     """
-    from attnlimit.reproduce import OUT, Interrupted, catalogue, prepare, run
+    from attnlimit.reproduce import OUT, Interrupted, find, names, prepare, run
 
     if listed or name is None:
-        _list([catalogue.find(one) for one in catalogue.names()], as_json)
+        _list([find(one) for one in names()], as_json)
         return
-    chosen = catalogue.names() if name == "all" else (catalogue.find(name).name,)
+    chosen = names() if name == "all" else (find(name).name,)
     records = []
     for one in chosen:
         ready = _estimated(prepare(one, quick=quick, workers=workers, out=folder or OUT))
         try:
             with progress(one) as step:
-                done = run(ready, progress=lambda _, now: step(now.done, now.total))
+                done = run(ready, progress=lambda now: step(now.done, now.total))
         except Interrupted as stopped:
             err.print(f"{stopped} The same command goes on from there.", markup=False)
             raise typer.Exit(130) from stopped
@@ -85,13 +85,12 @@ def _estimated(ready: Prepared) -> Prepared:
         err.print("Estimated time: under a minute (quick size).")
         return ready
     ready = ready.estimated()
-    found = list(ready.costs.values())
-    points, tasks = sum(one.points for one in found), sum(one.tasks for one in found)
-    time = time_of(found)
-    if sum(one.done for one in found) >= tasks:
-        time = f"{time} more" if any(one.likely_seconds for one in found) else "none, it is all there"
-    more = " or more" if any(one.most_tasks > one.tasks for one in found) else ""
-    text = f"Estimated time on {counted(ready.workers, 'core')}: {time} ({counted(points, 'point')}, {counted(tasks, 'task')}{more})."
+    assert ready.cost is not None
+    cost, time = ready.cost, time_of(ready.cost)
+    if cost.done >= cost.tasks:
+        time = f"{time} more" if cost.likely_seconds else "none, it is all there"
+    size = f"{counted(cost.points, 'point')}, {counted(cost.tasks, 'task')}{' or more' * (cost.most_tasks > cost.tasks)}"
+    text = f"Estimated time on {counted(ready.workers, 'core')}: {time} ({size})."
     err.print(text, markup=False, soft_wrap=True)
     return ready
 

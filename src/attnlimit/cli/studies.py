@@ -177,7 +177,7 @@ def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool)
         ("points", f"{found.points:,}"),
         ("tasks", count),
         ("already there", f"{found.done:,}"),
-        (f"time on {counted(workers, 'process')}", time_of([found])),
+        (f"time on {counted(workers, 'process')}", time_of(found)),
         ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
     ]
     out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))

@@ -1,20 +1,19 @@
-"""Published results and ours, each with one command: studies to run, a figure, and what it says of the claim.
+"""Published results and ours, each with one command: a study to run, a figure, and what it says of the claim.
 
-A result is a module here with `RESULTS`, and its studies in specs/.
+A module here has some as `RESULTS`, each with the study of its name in specs/.
 """
 
-from attnlimit.reproduce.catalogue import find, names
-from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
-from attnlimit.reproduce.run import OUT, Interrupted, Prepared, Reproduced, prepare, run
+from attnlimit.reproduce.result import Outcome, Points, Reproduction, Verdict
+from attnlimit.reproduce.run import OUT, Interrupted, Prepared, Reproduced, find, names, prepare, run
 
 __all__ = [
     "OUT",
     "Interrupted",
     "Outcome",
+    "Points",
     "Prepared",
     "Reproduced",
     "Reproduction",
-    "Runs",
     "Verdict",
     "find",
     "names",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
 from attnlimit import bounds
 from attnlimit.attention import clt
@@ -19,13 +20,8 @@ from attnlimit.report.figures.constants import (
     uniform_constant_figure,
 )
 from attnlimit.reproduce.compare import at_most, equals, holds, mean_with_interval
-from attnlimit.reproduce.growth import Growth, exponential, polynomial
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Points, Reproduction, Verdict
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-UNIFORM, MOMENT = "uniform-constant", "moment-constant"
 DELTA = 0.05
 SLACK = 0.02
 """Of the exponent, since n is finite."""
@@ -33,10 +29,51 @@ LEAST_DELTA = 4.0
 """Difference of χ² from which one law of growth is better: both have two parameters."""
 
 
-def uniform_rows(runs: Runs) -> list[UniformConstant]:
+@dataclass(frozen=True)
+class Growth:
+    """log C = intercept + slope·(R² or log R), by least squares weighted with the standard errors of log C."""
+
+    slope: float
+    interval: tuple[float, float]
+    """95 %; widened by the root of χ² per degree of freedom where the law does not fit within the errors."""
+    misfit: float
+    """χ², over all R."""
+
+
+def exponential(R: Any, C: Any, relative_error: Any) -> Growth:
+    """C = c·e^{slope·R²}.
+
+    >>> round(exponential([1, 2, 3], np.exp(0.5 * np.array([1, 4, 9])), [0.01, 0.01, 0.01]).slope, 6)
+    0.5
+    """
+    return _fit(np.square(np.asarray(R, dtype=float)), C, relative_error)
+
+
+def polynomial(R: Any, C: Any, relative_error: Any) -> Growth:
+    """C = c·R^{slope}.
+
+    >>> round(polynomial([1, 2, 3], [2.0, 8.0, 18.0], [0.01, 0.01, 0.01]).slope, 6)
+    2.0
+    """
+    return _fit(np.log(np.asarray(R, dtype=float)), C, relative_error)
+
+
+def _fit(x: np.ndarray, C: Any, relative_error: Any) -> Growth:
+    y, weight = np.log(np.asarray(C, dtype=float)), np.asarray(relative_error, dtype=float) ** -2.0
+    share = weight / weight.sum()
+    centred = x - share @ x
+    slope = float((weight * centred) @ y / (weight @ centred**2))
+    residuals = y - share @ y - slope * centred
+    misfit, free = float(weight @ residuals**2), max(1, len(x) - 2)
+    error = float((weight @ centred**2) ** -0.5) * max(1.0, misfit / free) ** 0.5
+    half = float(stats.t.ppf(0.975, free)) * error
+    return Growth(slope, (slope - half, slope + half), misfit)
+
+
+def uniform_rows(points: Points) -> list[UniformConstant]:
     """For each R: C = √n·E sup‖Γ_n − Γ‖ at the largest n, its standard error, the limit's at the edge, the bound's."""
     rows = []
-    for point in runs[UNIFORM].points:
+    for point in points:
         (head, law), found = point.what.build(), point.result.experiment
         R, n, fit = math.sqrt(point.what.law.count), found.n[-1], point.result.fit
         edge = clt(head, law, torch.tensor([[R]], dtype=torch.float64)).covariance
@@ -59,8 +96,8 @@ def uniform_rows(runs: Runs) -> list[UniformConstant]:
     return sorted(rows, key=lambda row: row.R)
 
 
-def uniform_verdicts(runs: Runs) -> list[Verdict]:
-    rows = uniform_rows(runs)
+def uniform_verdicts(points: Points) -> list[Verdict]:
+    rows = uniform_rows(points)
     R, C = [row.R for row in rows], [row.C for row in rows]
     relative = [row.C_error / row.C for row in rows]
     grown, power = exponential(R, C, relative), polynomial(R, C, relative)
@@ -92,11 +129,11 @@ def _better(claim: str, expected: str, grown: Growth, power: Growth) -> Verdict:
     return holds(claim, expected, measured, best == expected, enough=abs(gap) >= LEAST_DELTA, note=FAMILY)
 
 
-def moment_rows(runs: Runs) -> list[MomentConstant]:
+def moment_rows(points: Points) -> list[MomentConstant]:
     """For each statistic and R: C' = largest over n of n^{1/(2(1+H²))}·rms error, its standard error, and the constant
     of the proved bound on the error of the map."""
     rows = []
-    for point in runs[MOMENT].points:
+    for point in points:
         (head, law), found = point.what.build(), point.result.experiment
         rms, noise = found.rms.numpy(), found.rms_standard_error.numpy()
         n = np.array(found.n, dtype=float)
@@ -116,9 +153,9 @@ def moment_rows(runs: Runs) -> list[MomentConstant]:
     return sorted(rows, key=lambda row: (row.statistic, row.R))
 
 
-def moment_verdicts(runs: Runs) -> list[Verdict]:
-    rows, found = moment_rows(runs), []
-    rate = _edge_rate(runs[MOMENT].points[0].result.horizon)
+def moment_verdicts(points: Points) -> list[Verdict]:
+    rows, found = moment_rows(points), []
+    rate = _edge_rate(points)
     for statistic in dict.fromkeys(row.statistic for row in rows):
         some = [row for row in rows if row.statistic == statistic]
         R, C = [row.R for row in some], [row.C for row in some]
@@ -134,18 +171,10 @@ def moment_verdicts(runs: Runs) -> list[Verdict]:
     return found
 
 
-def _edge_rate(H: float) -> float:
+def _edge_rate(points: Points) -> float:
     """Of log C(R) in R²: ½D(HR)/R² for sums of signs."""
+    H = points[0].result.horizon
     return 0.5 * math.log(math.cosh(2 * H) / math.cosh(H) ** 2)
-
-
-def uniform_figure(runs: Runs) -> Figure:
-    return uniform_constant_figure(uniform_rows(runs), 1 - DELTA)
-
-
-def moment_figure(runs: Runs) -> Figure:
-    rate = _edge_rate(runs[MOMENT].points[0].result.horizon)
-    return moment_constant_figure(moment_rows(runs), rate)
 
 
 FAMILY = (
@@ -154,23 +183,21 @@ FAMILY = (
 )
 RESULTS = (
     Reproduction(
-        name=UNIFORM,
+        name="uniform-constant",
         title="The constant of the uniform error, against the radius R",
         claim="Over all queries of a ball of radius R the error is at most C(R)/√n, with C exponential in R.",
         source="bohbot2026token",
-        figure=uniform_figure,
+        figure=lambda points: uniform_constant_figure(uniform_rows(points), 1 - DELTA),
         verdicts=uniform_verdicts,
-        specs=(UNIFORM,),
-        table=lambda runs: [asdict(row) for row in uniform_rows(runs)],
+        table=lambda points: [asdict(row) for row in uniform_rows(points)],
     ),
     Reproduction(
-        name=MOMENT,
+        name="moment-constant",
         title="The constant of the error of output moments, against the radius R",
         claim="The moments of the outputs converge like C'(R) n^(−1/(2(1+H²))), with C' polynomial in R.",
         source="bohbot2026token",
-        figure=moment_figure,
+        figure=lambda points: moment_constant_figure(moment_rows(points), _edge_rate(points)),
         verdicts=moment_verdicts,
-        specs=(MOMENT,),
-        table=lambda runs: [asdict(row) for row in moment_rows(runs)],
+        table=lambda points: [asdict(row) for row in moment_rows(points)],
     ),
 )

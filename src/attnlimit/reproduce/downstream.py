@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnlimit.drawing import Figure
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import bounds, crossed_means
 from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.report.figures.downstream import changes_figure
 from attnlimit.report.figures.downstream import thirds_figure as draw_thirds
 from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, weights, without_weights
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict, results
+from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, without_weights
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kinds.downstream import Thinned
+from attnlimit.studies.model_fields import OfModel
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-ALL, THIRDS = "downstream", "downstream-by-horizon"
 Sizes = Sequence[Thinned]
 """One model with few keys to many."""
 UNITS = {"change": "relative change of the output", "divergence": "KL to the full model, nats"}
 
 
-def by_model(runs: Runs) -> dict[str, list[Thinned]]:
+def by_model(points: Points) -> dict[str, list[Thinned]]:
     """What was found of each model, from few keys to many."""
     found: dict[str, list[Thinned]] = {}
-    for one in sorted(results(runs, Thinned), key=lambda one: one.keys):
+    for one in sorted(results(points, Thinned), key=lambda one: one.keys):
         found.setdefault(one.model, []).append(one)
     return found
 
@@ -60,8 +58,8 @@ def words(model: str) -> str:
     )
 
 
-def figure(runs: Runs) -> Figure:
-    models = by_model(runs)
+def figure(points: Points) -> Figure:
+    models = by_model(points)
     first = next(iter(models.values()))
     changes = {words(model): curve(sizes, "change") for model, sizes in models.items()}
     changes |= {
@@ -71,17 +69,17 @@ def figure(runs: Runs) -> Figure:
     }
     tasks = {f"{words(model)}: {sizes[0].metric}": curve(sizes) for model, sizes in models.items()}
     layers = {one.keys: one.layers.numpy() for one in first}
-    return changes_figure(layers, changes, tasks, " ".join(weights(runs)))
+    return changes_figure(layers, changes, tasks, " ".join(OfModel.words(points)))
 
 
-def thirds_figure(runs: Runs) -> Figure:
-    (sizes,) = by_model(runs).values()
-    return draw_thirds(curve(sizes, "change"), curve(sizes), note=" ".join(weights(runs)))
+def thirds_figure(points: Points) -> Figure:
+    (sizes,) = by_model(points).values()
+    return draw_thirds(curve(sizes, "change"), curve(sizes), note=" ".join(OfModel.words(points)))
 
 
-def verdicts(runs: Runs) -> list[Verdict]:
+def verdicts(points: Points) -> list[Verdict]:
     found = []
-    for model, sizes in by_model(runs).items():
+    for model, sizes in by_model(points).items():
         about = [claim(sizes, words(model)) for claim in (_change_falls, _task_rises, _comes_back)]
         found += without_weights(about) if sizes[0].random else about
     return found
@@ -133,8 +131,8 @@ def _comes_back(sizes: Sizes, who: str) -> Verdict:
     return equals(claim, value, float(cells.mean()), (value + low, value + high), resolution=0.2)
 
 
-def thirds_verdicts(runs: Runs) -> list[Verdict]:
-    (sizes,) = by_model(runs).values()
+def thirds_verdicts(points: Points) -> list[Verdict]:
+    (sizes,) = by_model(points).values()
     return [_grows_with_horizon(sizes), _loses_more(sizes)]
 
 
@@ -159,13 +157,13 @@ def _loses_more(sizes: Sizes) -> Verdict:
     return at_least(claim, 0.0, value, _ends(resampled[0] - resampled[1]))
 
 
-def thirds_said(runs: Runs) -> list[str]:
-    found = torch.cat([one.horizons for one in results(runs, Thinned)])
+def thirds_said(points: Points) -> list[str]:
+    found = torch.cat([one.horizons for one in results(points, Thinned)])
     ends = f"{float(found.min()):.3g} and {float(found.max()):.3g}"
-    return [*weights(runs), f"Horizons of the texts lie between {ends}."]
+    return [*OfModel.words(points), f"Horizons of the texts lie between {ends}."]
 
 
-def table(runs: Runs) -> list[dict[str, Any]]:
+def table(points: Points) -> list[dict[str, Any]]:
     """One row for every model, size, seed and text."""
     return [
         {
@@ -175,7 +173,7 @@ def table(runs: Runs) -> list[dict[str, Any]]:
             "metric": one.metric,
             **dict(zip(one.columns, row, strict=True)),
         }
-        for one in results(runs, Thinned)
+        for one in results(points, Thinned)
         for row in one.rows()
     ]
 
@@ -191,25 +189,23 @@ CLASSIFIER = (
 )
 RESULTS = (
     Reproduction(
-        name=ALL,
+        name="downstream",
         title="A model with n random keys in every layer: layers, outputs and task",
         claim="With n random keys per layer, errors of layers and outputs fall with n, and the task's accuracy comes back.",
         source="bohbot2026token",
         figure=figure,
         verdicts=verdicts,
-        specs=(ALL,),
         table=table,
         notes=NOTES + CLASSIFIER,
-        more=weights,
+        more=OfModel.words,
     ),
     Reproduction(
-        name=THIRDS,
+        name="downstream-by-horizon",
         title="A model with n random keys in every layer, by thirds of the texts' horizon",
         claim="Texts of larger horizon need more keys: their outputs change more and their accuracy suffers more.",
         source="bohbot2026token",
         figure=thirds_figure,
         verdicts=thirds_verdicts,
-        specs=(THIRDS,),
         table=table,
         notes=(*NOTES, "A text's horizon is the mean over layers and heads, from its own tokens."),
         more=thirds_said,

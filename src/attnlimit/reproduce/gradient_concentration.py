@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from attnlimit.report.figures.gradient_concentration import gradient_concentration_figure
 from attnlimit.reproduce.compare import at_least, at_most, equals
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.concentration import Concentrated
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SPEC = "gradient-concentration"
 QUANTITIES = {"output": "output", "A": "gradient in A", "V": "gradient in V"}
 
 
-def _results(runs: Runs) -> list[Concentrated]:
+def _results(points: Points) -> list[Concentrated]:
     """By horizon."""
-    return sorted((point.result for point in runs[SPEC].points), key=_horizon)
+    return sorted(results(points, Concentrated), key=_horizon)
 
 
 def _horizon(one: Concentrated) -> float:
@@ -28,16 +23,16 @@ def _horizon(one: Concentrated) -> float:
     return one.limit.horizon
 
 
-def verdicts(runs: Runs) -> list[Verdict]:
-    points = _results(runs)
-    found = [_exact(points)]
+def verdicts(points: Points) -> list[Verdict]:
+    some = _results(points)
+    found = [_exact(some)]
     for name in ("A", "V"):
-        worst = min(points, key=lambda point: point.fits[name].interval[0])
+        worst = min(some, key=lambda point: point.fits[name].interval[0])
         fit, H = worst.fits[name], _horizon(worst)
         claim = f"the {QUANTITIES[name]} concentrates at every horizon: least exponent of L, at H = {H:.3g}"
         found.append(at_least(claim, 0.0, fit.exponent, fit.interval))
-        found.append(_falls(name, points))
-    for point in points:
+        found.append(_falls(name, some))
+    for point in some:
         H, fit = _horizon(point), point.fits["A"]
         if H**2 <= 0.5:
             claim = f"for H² ≤ ½ the gradient in A concentrates like L^(−1/2), H = {H:.3g}"
@@ -64,11 +59,7 @@ def _falls(name: str, points: list[Concentrated]) -> Verdict:
     return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
 
 
-def figure(runs: Runs) -> Figure:
-    return gradient_concentration_figure(_results(runs), QUANTITIES)
-
-
-def table(runs: Runs) -> list[Row]:
+def table(points: Points) -> list[Row]:
     return [
         {
             "horizon": _horizon(point),
@@ -78,7 +69,7 @@ def table(runs: Runs) -> list[Row]:
             "rms_standard_error": float(point.curves[name].rms_standard_error[i]),
             "exact": float(point.exact.error[i]) if name == "output" and point.exact is not None else None,
         }
-        for point in _results(runs)
+        for point in _results(points)
         for name in QUANTITIES
         for i, n in enumerate(point.n)
     ]
@@ -95,13 +86,12 @@ NOTE = (
 )
 RESULTS = (
     Reproduction(
-        name=SPEC,
+        name="gradient-concentration",
         title="Outputs and gradients over prompts of L tokens against the infinite prompt",
         claim="Outputs and gradients of softmax attention concentrate around the infinite-prompt ones, at a power of L that falls with the spread of the scores.",
         source="boursier2026softmax",
-        figure=figure,
+        figure=lambda points: gradient_concentration_figure(_results(points), QUANTITIES),
         verdicts=verdicts,
-        specs=(SPEC,),
         table=table,
     ),
 )

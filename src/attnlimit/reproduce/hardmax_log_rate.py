@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from attnlimit.errors import RateNotResolved
 from attnlimit.rates import Choice, choose
 from attnlimit.report.figures.hardmax import hardmax_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict, results
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kinds.hardmax import Distance
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SPEC = "hardmax-log-rate"
 SLACK = 0.02
 """Of exponents at 10^3 … 10^12 against n → ∞."""
 WORDS = {"log": "C/log n", "power": "power of n"}
 
 
-def figure(runs: Runs) -> Figure:
-    return hardmax_figure(results(runs, Distance))
-
-
-def verdicts(runs: Runs) -> list[Verdict]:
+def verdicts(points: Points) -> list[Verdict]:
     found = []
-    for one in results(runs, Distance):
+    for one in results(points, Distance):
         at = f"sphere of R^{one.dim}"
         if one.rule == "log":
             found.append(_law(f"with κ = log n the error is C/log n, {at}", "log", one))
@@ -80,8 +71,7 @@ RESULTS = (
         title="The way to hardmax: power law against 1/log n",
         claim="When scores are sharpened with n, the hardmax limit is approached at a logarithmic rate, 1/log n.",
         source="bohbot2026token",
-        figure=figure,
+        figure=lambda points: hardmax_figure(results(points, Distance)),
         verdicts=verdicts,
-        specs=(SPEC,),
     ),
 )

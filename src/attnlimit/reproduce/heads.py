@@ -11,9 +11,8 @@ from scipy import stats
 from attnlimit.designs import Sampling
 from attnlimit.rates import exponents
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds, mean_with_interval
-from attnlimit.reproduce.result import Outcome, Runs, Verdict, results
+from attnlimit.reproduce.result import Outcome, Verdict
 from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
-from attnlimit.studies.model_fields import OfModel
 
 RESAMPLES = 2000
 SLACK = 0.01
@@ -108,11 +107,6 @@ def closed_form(heads: Heads, which: str = WHICH) -> Verdict:
     low, high = np.exp(ends).tolist()
     claim = f"ours: no sampling is needed: Monte Carlo over closed form, {which}"
     return equals(claim, 1.0, float(np.exp(mean)), (low, high), slack=SLACK, resolution=0.05)
-
-
-def weights(runs: Runs) -> list[str]:
-    """Which weights were used, each once."""
-    return list(dict.fromkeys(one.weights for one in results(runs, OfModel)))
 
 
 def without_weights(found: Sequence[Verdict]) -> list[Verdict]:

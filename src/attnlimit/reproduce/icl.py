@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from attnlimit.icl import Training
 from attnlimit.icl.comparison import Comparison
 from attnlimit.icl.training import over_seeds, power_of_length
-from attnlimit.report.figures.icl_risk import risk_figure as draw_risks
-from attnlimit.report.figures.icl_training import GAPS
-from attnlimit.report.figures.icl_training import trajectory_figure as draw_trajectories
+from attnlimit.report.figures.icl_risk import risk_figure
+from attnlimit.report.figures.icl_training import GAPS, trajectory_figure
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kind import Row
-from attnlimit.studies.kinds.icl import comparisons
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-RISK, TRAJECTORY = "icl-risk", "icl-trajectory"
+from attnlimit.studies.kinds.icl import Trained, comparisons
 
 
 def exponent(lengths: Sequence[int], values: Tensor) -> tuple[float, Interval]:
@@ -36,10 +28,6 @@ def over(values: Tensor) -> tuple[float, Interval]:
     """Mean and 95 % t interval over replicates."""
     mean, low, high = over_seeds(values)
     return float(mean), (float(low), float(high))
-
-
-def risk_verdicts(runs: Runs) -> list[Verdict]:
-    return [verdict for one in comparisons(runs[RISK].points) for verdict in _risk_of(one)]
 
 
 def _final(one: Comparison, attention: str) -> Tensor:
@@ -95,15 +83,15 @@ def _becomes_linear(one: Comparison, gap: Tensor) -> Verdict:
     return equals(claim, predicted, *exponent(one.lengths, gap), slack=TUNED, resolution=0.2)
 
 
-def _softmax(runs: Runs) -> dict[str, Training]:
+def _softmax(points: Points) -> dict[str, Training]:
     """Trainings of softmax attention by task."""
-    found = [point.result for point in runs[TRAJECTORY].points if point.result.what.attention == "softmax"]
+    found = [one for one in results(points, Trained) if one.what.attention == "softmax"]
     return {one.what.task.words: one.training for one in found}
 
 
-def trajectory_verdicts(runs: Runs) -> list[Verdict]:
+def trajectory_verdicts(points: Points) -> list[Verdict]:
     found = []
-    for words, run in _softmax(runs).items():
+    for words, run in _softmax(points).items():
         claim = f"gradients approach the infinite-prompt ones along the path, {words}: power of 1/L of their mean gap"
         found.append(at_least(claim, 0.0, *exponent(run.lengths, run.gradient_gap.mean(0))))
         gap = run.parameter_gap
@@ -123,19 +111,11 @@ def _arrival(run: Training) -> int:
     return int(low[0]) if len(low) else len(risk) - 1
 
 
-def risk_figure(runs: Runs) -> Figure:
-    return draw_risks(comparisons(runs[RISK].points))
-
-
-def trajectory_figure(runs: Runs) -> Figure:
-    return draw_trajectories(_softmax(runs), shown=GAPS)
-
-
-def table(spec: str, runs: Runs) -> list[Row]:
+def table(points: Points) -> list[Row]:
     """One row for each task, attention, replicate, report and length."""
     return [
         {"task": one.what.task.words, "attention": one.what.attention, **dict(zip(one.columns, row, strict=True))}
-        for one in (point.result for point in runs[spec].points)
+        for one in results(points, Trained)
         for row in one.rows()
     ]  # fmt: skip
 
@@ -159,25 +139,23 @@ COLOURED = (
 )
 RESULTS = (
     Reproduction(
-        name=RISK,
+        name="icl-risk",
         title="In-context regression: risk against prompt length, softmax, linear and ridge",
         claim="Trained on long prompts, softmax attention behaves like linear attention and its risk vanishes.",
         source="boursier2026softmax",
-        figure=risk_figure,
-        verdicts=risk_verdicts,
-        specs=(RISK,),
-        table=partial(table, RISK),
+        figure=lambda points: risk_figure(comparisons(points)),
+        verdicts=lambda points: [verdict for one in comparisons(points) for verdict in _risk_of(one)],
+        table=table,
         notes=COLOURED,
     ),
     Reproduction(
-        name=TRAJECTORY,
+        name="icl-trajectory",
         title="In-context regression: weights and gradients along training against the infinite-prompt flow",
         claim="Softmax attention trained on prompts of length L follows the infinite-prompt flow, with a gap that vanishes in L.",
         source="boursier2026softmax",
-        figure=trajectory_figure,
+        figure=lambda points: trajectory_figure(_softmax(points), shown=GAPS),
         verdicts=trajectory_verdicts,
-        specs=(TRAJECTORY,),
-        table=partial(table, TRAJECTORY),
+        table=table,
         notes=COLOURED,
     ),
 )

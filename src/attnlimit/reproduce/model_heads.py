@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnlimit.designs import Different, Sampling
+from attnlimit.drawing import Figure
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures.model_heads import model_heads_figure
 from attnlimit.reproduce import heads
 from attnlimit.reproduce.compare import equals, mean_with_interval
-from attnlimit.reproduce.heads import weights
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict, only
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
 from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-BERT, IID, WINDOW = "bert", "bigbird-iid", "bigbird-window"
 INDEPENDENT, DIFFERENT = Sampling(), Sampling(draw=Different())
-
-
-def found_of(runs: Runs) -> HeadsConverged:
-    """The heads of the one study with its one point."""
-    return only(runs, HeadsConverged)
 
 
 def window_of(found: HeadsConverged) -> tuple[list[HeadSlope], list[HeadSlope]]:
@@ -43,22 +34,22 @@ def _figure(found: HeadsConverged, shown: heads.Heads, words: str, other: heads.
     return model_heads_figure(shown, f"{model}, {found.tokens} tokens,\n{words}", foot, other)
 
 
-def iid_figure(runs: Runs) -> Figure:
+def iid_figure(points: Points) -> Figure:
     """Independent keys, and beside them different ones where there are some."""
-    found = found_of(runs)
+    found = only(points, HeadsConverged)
     shown, other = (heads.chosen(found, one) for one in (INDEPENDENT, DIFFERENT))
     return _figure(found, shown, "independent keys", other)
 
 
-def window_figure(runs: Runs) -> Figure:
-    found = found_of(runs)
+def window_figure(points: Points) -> Figure:
+    found = only(points, HeadsConverged)
     plain, rest = window_of(found)
     words = f"{plain[0].sampling.kept.around} keys around the query, the rest random"
     return _figure(found, plain, words, rest)
 
 
-def bert_verdicts(runs: Runs) -> list[Verdict]:
-    found = found_of(runs)
+def bert_verdicts(points: Points) -> list[Verdict]:
+    found = only(points, HeadsConverged)
     shown = heads.chosen(found, INDEPENDENT)
     return [
         *_published(found, shown, heads.margin, heads.every_head, heads.falls_with_horizon),
@@ -68,15 +59,15 @@ def bert_verdicts(runs: Runs) -> list[Verdict]:
     ]
 
 
-def iid_verdicts(runs: Runs) -> list[Verdict]:
-    found = found_of(runs)
+def iid_verdicts(points: Points) -> list[Verdict]:
+    found = only(points, HeadsConverged)
     shown = heads.chosen(found, INDEPENDENT)
     about = _published(found, shown, heads.margin, heads.every_head, heads.falls_with_horizon)
     return [*about, heads.closed_form(shown)]
 
 
-def window_verdicts(runs: Runs) -> list[Verdict]:
-    found = found_of(runs)
+def window_verdicts(points: Points) -> list[Verdict]:
+    found = only(points, HeadsConverged)
     plain, rest = window_of(found)
     return [
         *_published(found, plain, heads.margin, heads.falls_with_horizon),
@@ -117,10 +108,10 @@ def _standing_for_the_rest(plain: heads.Heads, rest: heads.Heads) -> Verdict:
     return equals(claim, float(np.exp(expected)), measured, (low, high), slack=heads.SLACK)
 
 
-def bert_said(runs: Runs) -> list[str]:
-    found = found_of(runs)
+def bert_said(points: Points) -> list[str]:
+    found = only(points, HeadsConverged)
     text, everything = heads.chosen(found, INDEPENDENT), heads.chosen(found, INDEPENDENT, "all")
-    told, exceptions = weights(runs), heads.slower(text)
+    told, exceptions = HeadsConverged.words(points), heads.slower(text)
     if exceptions:
         named = ", ".join(f"layer {one.layer} head {one.head}" for one in exceptions[:6])
         told.append(f"Slower than published: {named}{' and others' if len(exceptions) > 6 else ''}.")
@@ -133,9 +124,9 @@ def bert_said(runs: Runs) -> list[str]:
     return told
 
 
-def table(runs: Runs) -> list[dict[str, Any]]:
+def table(points: Points) -> list[dict[str, Any]]:
     """One row for every head, way of drawing and n."""
-    found = found_of(runs)
+    found = only(points, HeadsConverged)
     facts = {"model": found.model, "replicates": found.replicates}
     return [{**facts, **one.facts(), **row} for one in found.slopes for row in one.curve()]
 
@@ -147,14 +138,13 @@ NOTES = (
 )
 RESULTS = (
     Reproduction(
-        name=BERT,
+        name="bert",
         title="BERT on Wikipedia: slope of each head's error against its horizon",
         claim="In BERT the error of attention with n keys falls like a power of n, more slowly the larger the horizon H, "
         "no slower than n^(−1/(2(1+H²))).",
         source="bohbot2026token",
         figure=iid_figure,
         verdicts=bert_verdicts,
-        specs=(BERT,),
         table=table,
         notes=(
             "Horizons have the factor 1/√d_h of the scores and are per head; published ones leave it out and merge heads.",
@@ -165,28 +155,26 @@ RESULTS = (
         more=bert_said,
     ),
     Reproduction(
-        name=IID,
+        name="bigbird-iid",
         title="BigBird on long articles, independent keys: slope against horizon",
         claim="The same as for BERT holds in BigBird on texts of thousands of tokens.",
         source="bohbot2026token",
         figure=iid_figure,
         verdicts=iid_verdicts,
-        specs=(IID,),
         table=table,
         notes=NOTES,
-        more=weights,
+        more=HeadsConverged.words,
     ),
     Reproduction(
-        name=WINDOW,
+        name="bigbird-window",
         title="BigBird on long articles, a window and random keys: slope against horizon",
         claim="With a window around the query and r random keys the error still falls with n at a rate that depends on "
         "the horizon.",
         source="bohbot2026token",
         figure=window_figure,
         verdicts=window_verdicts,
-        specs=(WINDOW,),
         table=table,
         notes=NOTES,
-        more=weights,
+        more=HeadsConverged.words,
     ),
 )

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from attnlimit.rates import exponents
 from attnlimit.report.figures.slopes import FittedCurve, fitted, slopes_figure
 from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Points, Reproduction, Verdict
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.output_moments import Moments
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-GAUSSIAN, SPHERE = "gaussian", "sphere"
-
-
-def curves(runs: Runs) -> list[FittedCurve]:
+def curves(points: Points) -> list[FittedCurve]:
     """One for each statistic and horizon with a fitted slope, in that order."""
-    found = [point.result for study in runs.values() for point in study.points]
+    found = [point.result for point in points]
     return fitted([one for each in found for one in (each.curves if isinstance(each, Moments) else (each,))])
 
 
-def table(runs: Runs) -> list[Row]:
+def table(points: Points) -> list[Row]:
     return [
         {
             "statistic": one.statistic,
@@ -41,7 +35,7 @@ def table(runs: Runs) -> list[Row]:
             if one.curve.standard_error is None
             else float(one.curve.standard_error[i]),
         }
-        for one in curves(runs)
+        for one in curves(points)
         for i, n in enumerate(one.curve.n)
     ]
 
@@ -51,9 +45,9 @@ def by_statistic(found: Sequence[FittedCurve]) -> dict[str, list[FittedCurve]]:
     return {name: [one for one in found if one.statistic == name] for name in names}
 
 
-def gaussian_verdicts(runs: Runs) -> list[Verdict]:
+def gaussian_verdicts(points: Points) -> list[Verdict]:
     verdicts = []
-    for name, some in by_statistic(curves(runs)).items():
+    for name, some in by_statistic(curves(points)).items():
         verdicts += [_lower_bound(name, some), _sharp(name, some), _falls(name, some)]
     return verdicts
 
@@ -91,13 +85,9 @@ def _falls(name: str, some: Sequence[FittedCurve]) -> Verdict:
     return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
 
 
-def gaussian_figure(runs: Runs) -> Figure:
-    return slopes_figure(curves(runs))
-
-
-def sphere_verdicts(runs: Runs) -> list[Verdict]:
+def sphere_verdicts(points: Points) -> list[Verdict]:
     verdicts = []
-    for name, some in by_statistic(curves(runs)).items():
+    for name, some in by_statistic(curves(points)).items():
         for one in some:
             claim = f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}"
             verdicts.append(
@@ -113,10 +103,6 @@ def sphere_verdicts(runs: Runs) -> list[Verdict]:
             )
         verdicts.append(_lower_bound(name, some))
     return verdicts
-
-
-def sphere_figure(runs: Runs) -> Figure:
-    return slopes_figure(curves(runs), bounded=True)
 
 
 SLACK = 0.02
@@ -144,9 +130,8 @@ RESULTS = (
         title="Gaussian tokens: slopes of mean and covariance errors against the horizon",
         claim="The moments of the outputs of n Gaussian tokens converge like n^(−1/(2(1+H²))), slower for larger horizons H.",
         source="bohbot2026token",
-        figure=gaussian_figure,
+        figure=lambda points: slopes_figure(curves(points)),
         verdicts=gaussian_verdicts,
-        specs=(GAUSSIAN,),
         table=table,
         notes=NOTES,
     ),
@@ -155,9 +140,8 @@ RESULTS = (
         title="Tokens on a sphere: mean and covariance errors against the exact limit",
         claim="The moments of the outputs of n tokens of a sphere converge like n^(−1/2), bounded as the tokens are.",
         source="bohbot2026token",
-        figure=sphere_figure,
+        figure=lambda points: slopes_figure(curves(points), bounded=True),
         verdicts=sphere_verdicts,
-        specs=(SPHERE,),
         table=table,
         notes=NOTES,
     ),

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnlimit.exact import gaussian_maximum
 from attnlimit.report.figures.phase import phase_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict, only
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
 from attnlimit.studies.kinds.phase import Plane
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SPEC = "phase-diagram"
 ENDS = 1.5
 """The mean square leaves the central limit theorem at log n = 3κ²/2 (b² = 1/3), before single errors do (2κ²)."""
 SLOPE_SLACK, LINE_SLACK, TOP_SLACK = 0.06, 0.25, 0.1
 
 
-def figure(runs: Runs) -> Figure:
-    return phase_figure(only(runs, Plane).diagram)
-
-
-def verdicts(runs: Runs) -> list[Verdict]:
-    plane = only(runs, Plane)
+def verdicts(points: Points) -> list[Verdict]:
+    plane = only(points, Plane)
     kappa, log_n = np.array(plane.kappa), np.log(np.array(plane.n, dtype=float))
     rms = (plane.relative_rms * plane.scale[:, None]).numpy()
     theorem = kappa[:, None] ** 2 + np.log1p(kappa[:, None] ** 2) - log_n
@@ -93,8 +84,7 @@ RESULTS = (
         title="Three phases of attention: averaging, few keys, one key",
         claim="With n keys the scores are a random energy model: averaging ends at s² = ½ log n, one key takes all from s² = 2 log n on.",
         source="attnlimit",
-        figure=figure,
+        figure=lambda points: phase_figure(only(points, Plane).diagram),
         verdicts=verdicts,
-        specs=(SPEC,),
     ),
 )

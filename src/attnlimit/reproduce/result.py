@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from attnlimit.studies.kind import Result, Row, short
+from attnlimit.drawing import Figure
+from attnlimit.studies.kind import Point, Result, Row, short
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Runs: TypeAlias = Mapping[str, Any]
-"""What each finished study found (`attnlimit.studies.Findings`), by the name of its specification."""
+Points: TypeAlias = Sequence[Point[Any]]
+"""What the study of a result found."""
 R = TypeVar("R", bound=Result)
 
 
-def results(runs: Runs, kind: type[R]) -> list[R]:
-    """Of all points of all studies, which must be of that kind."""
-    found = [point.result for one in runs.values() for point in one.points]
+def results(points: Points, kind: type[R]) -> list[R]:
+    """Of all points, which must be of that kind."""
+    found = [point.result for point in points]
     if not found or not all(isinstance(one, kind) for one in found):
         raise TypeError(f"{kind.__name__} expected of every point")
     return found
 
 
-def only(runs: Runs, kind: type[R]) -> R:
+def only(points: Points, kind: type[R]) -> R:
     """Of the one point there is."""
-    (found,) = results(runs, kind)
+    (found,) = results(points, kind)
     return found
 
 
-def table(runs: Runs) -> list[Row]:
-    """The rows of every study's results, with what varies between its points."""
-    many = len(runs) > 1
+def table(points: Points) -> list[Row]:
+    """The rows of all results, with what varies between points."""
     return [
         {
-            **({"study": name} if many else {}),
             **{short(path): value for path, value in point.varies.items()},
             **dict(zip(point.result.columns, row, strict=True)),
         }
-        for name, found in runs.items()
-        for point in found.points
+        for point in points
         for row in point.result.rows()
     ]
 
@@ -97,22 +92,21 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A result: the studies behind it, the figure, and the verdicts. Both are functions of what the studies found."""
+    """A result: the study behind it, the figure, and the verdicts. Both are functions of what the study found."""
 
     name: str
+    """Of its study too, a file in specs/."""
     title: str
     """One line, for lists."""
     claim: str
     """What is claimed, in a sentence of our own."""
     source: str
     """Whose claim it is: a key of references.bib, or "attnlimit"."""
-    figure: Callable[[Runs], Figure]
-    verdicts: Callable[[Runs], list[Verdict]]
-    specs: tuple[str, ...]
-    """Files in specs/, without their ending."""
-    table: Callable[[Runs], Sequence[Row]] = table
+    figure: Callable[[Points], Figure]
+    verdicts: Callable[[Points], list[Verdict]]
+    table: Callable[[Points], Sequence[Row]] = table
     """The numbers behind the figure, one record a row."""
     notes: tuple[str, ...] = ()
     """Where our setting differs from the published one, in sentences."""
-    more: Callable[[Runs], list[str]] | None = None
+    more: Callable[[Points], list[str]] | None = None
     """More sentences, which depend on the run: which weights were there, and so on."""

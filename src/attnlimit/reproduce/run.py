@@ -1,20 +1,20 @@
-"""Running a reproduction: its studies one after the other, then figure, table and verdicts."""
+"""Running a reproduction: its study, then figure, table and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from attnlimit.errors import AttnlimitError
+from attnlimit import discover
+from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.inputs import as_count
-from attnlimit.reproduce.catalogue import find
 from attnlimit.reproduce.result import Reproduction, Verdict
 from attnlimit.reproduce.write import Record, write
 from attnlimit.studies import (
     Cost,
-    Findings,
     Finished,
     Processes,
     Progress,
@@ -36,6 +36,52 @@ SHORT = 10.0
 """Seconds of work that are not worth a process of their own."""
 
 
+ORDER = (
+    "gaussian",
+    "sphere",
+    "bert",
+    "bigbird-iid",
+    "bigbird-window",
+    "downstream",
+    "downstream-by-horizon",
+    "token-cloud",
+    "icl-risk",
+    "icl-trajectory",
+    "gradient-concentration",
+    "sharp-rates",
+    "phase-diagram",
+    "uniform-constant",
+    "moment-constant",
+    "hardmax-log-rate",
+)
+"""In which they are listed: that of the papers, then ours, then any others."""
+
+
+@cache
+def _results() -> dict[str, Reproduction]:
+    found = {one.name: one for some in discover.members("attnlimit.reproduce", "RESULTS") for one in some}
+    listed = [name for name in ORDER if name in found]
+    return {name: found[name] for name in (*listed, *sorted(set(found) - set(listed)))}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all results."""
+    return tuple(_results())
+
+
+def find(name: str) -> Reproduction:
+    """The result of that name.
+
+    >>> find("sharp-rates").source
+    'attnlimit'
+    """
+    if name not in _results():
+        raise InputError(
+            f"There is no result {name!r} to reproduce: use all, or one of {', '.join(names())}."
+        )
+    return _results()[name]
+
+
 class Interrupted(AttnlimitError):
     """A run was stopped; what was finished is kept, and the same call goes on."""
 
@@ -46,36 +92,34 @@ class TasksFailed(AttnlimitError, RuntimeError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """The studies of a result and where they go."""
+    """The study of a result and where it goes."""
 
     result: Reproduction
     folder: Path
-    studies: dict[str, Study]
+    study: Study
     quick: bool
     workers: int
-    costs: Mapping[str, Cost] = field(default_factory=dict)
-    """What each study will cost, once estimated."""
+    cost: Cost | None = None
+    """What the study will cost, once estimated."""
 
-    def run_folder(self, spec: str) -> Path:
-        return self.folder / "runs" / spec
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / "runs" / self.result.name
+
+    @property
+    def processes(self) -> int:
+        return max(1, self.workers // self.study.threads)
 
     def estimated(self) -> Prepared:
-        """The same with its costs, from a few small tasks that are run for it."""
-        costs = {
-            name: estimate(study, self._processes(study), self.run_folder(name))
-            for name, study in self.studies.items()
-        }
-        return replace(self, costs=costs)
+        """The same with its cost, from a few small tasks that are run for it."""
+        return replace(self, cost=estimate(self.study, self.processes, self.run_folder))
 
-    def _processes(self, study: Study) -> int:
-        return max(1, self.workers // study.threads)
-
-    def executor(self, stop: Stop, spec: str) -> Executor:
+    def executor(self, stop: Stop) -> Executor:
         """Processes, unless they would take longer to start than the work takes."""
-        study, cost = self.studies[spec], self.costs.get(spec)
-        count = self._processes(study)
-        short = cost is not None and cost.most_seconds is not None and cost.most_seconds * count < SHORT
-        return Serial(stop) if count == 1 or short else Processes(count, study.threads)
+        most = None if self.cost is None else self.cost.most_seconds
+        short = most is not None and most * self.processes < SHORT
+        serial = self.processes == 1 or short
+        return Serial(stop) if serial else Processes(self.processes, self.study.threads)
 
 
 @dataclass(frozen=True)
@@ -91,7 +135,7 @@ class Reproduced:
 
 
 def prepare(name: str, *, quick: bool = False, out: str | Path = OUT, workers: int | None = None) -> Prepared:
-    """The studies of a result, read and checked; nothing is run.
+    """The study of a result, read and checked; nothing is run.
 
     A quick one has a folder of its own, and runs in this process unless `workers` are asked for: they would take longer to
     start. Others have one process a core.
@@ -99,14 +143,12 @@ def prepare(name: str, *, quick: bool = False, out: str | Path = OUT, workers: i
     result = find(name)
     count = (1 if quick else cores()) if workers is None else as_count(workers, "workers")
     folder = Path(out) / (f"{name}-quick" if quick else name)
-    return Prepared(
-        result, folder, {spec: load_spec(spec, quick=quick) for spec in result.specs}, quick, count
-    )
+    return Prepared(result, folder, load_spec(name, quick=quick), quick, count)
 
 
-def load_spec(spec: str, *, quick: bool = False) -> Study:
-    """A study of this package."""
-    with as_file(files("attnlimit.reproduce") / "specs" / f"{spec}.yaml") as path:
+def load_spec(name: str, *, quick: bool = False) -> Study:
+    """The study of a result."""
+    with as_file(files("attnlimit.reproduce") / "specs" / f"{name}.yaml") as path:
         return load_study(path, quick=quick)
 
 
@@ -116,36 +158,21 @@ def run(
     quick: bool = False,
     out: str | Path = OUT,
     workers: int | None = None,
-    progress: Callable[[str, Progress], object] | None = None,
+    progress: Callable[[Progress], object] | None = None,
 ) -> Reproduced:
-    """Run what is not there yet of a result's studies, and write figure, table and verdicts to out/name.
+    """Run what is not there yet of a result's study, and write figure, table and verdicts to out/name.
 
-    `progress` is called with the name of the study and how far it is. A run that was stopped goes on where it was; with
-    everything done, only the files are written again.
+    A run that was stopped goes on where it was; with everything done, only the files are written again.
     """
     ready = name if isinstance(name, Prepared) else prepare(name, quick=quick, out=out, workers=workers)
-    runs = {}
-    for spec, study in ready.studies.items():
-        runs[spec] = _found(ready, spec, study, progress)
-    verdicts = tuple(ready.result.verdicts(runs))
-    record, written = write(ready.folder, ready.result, runs, verdicts, ready.quick)
-    return Reproduced(ready.result.name, ready.folder, verdicts, tuple(written), record)
-
-
-def _found(
-    ready: Prepared, spec: str, study: Study, progress: Callable[[str, Progress], object] | None
-) -> Findings:
-    folder = ready.run_folder(spec)
-    finished = run_study(
-        study,
-        folder,
-        lambda stop: ready.executor(stop, spec),
-        report=None if progress is None else lambda now: progress(spec, now),
-    )
-    with open_run(folder) as opened:
+    finished = run_study(ready.study, ready.run_folder, ready.executor, report=progress)
+    with open_run(ready.run_folder) as opened:
         if finished.done < finished.total:
             raise _unfinished(finished, opened.failures())
-        return derive(opened)
+        found = derive(opened)
+    verdicts = tuple(ready.result.verdicts(found.points))
+    record, written = write(ready.folder, ready.result, found, verdicts, ready.quick)
+    return Reproduced(ready.result.name, ready.folder, verdicts, tuple(written), record)
 
 
 def _unfinished(finished: Finished, failures: Sequence[Failure]) -> AttnlimitError:

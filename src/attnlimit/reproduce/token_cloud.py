@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnlimit.drawing import draw
 from attnlimit.reproduce.compare import at_most, equals
-from attnlimit.reproduce.heads import weights
-from attnlimit.reproduce.result import Reproduction, Runs, Verdict, only
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
 from attnlimit.studies.kinds.token_cloud import Covered
+from attnlimit.studies.model_fields import OfModel
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SPEC = "token-cloud"
 NORMAL = 1.96
 
 
-def figure(runs: Runs) -> Figure:
-    return draw(only(runs, Covered))
-
-
-def verdicts(runs: Runs) -> list[Verdict]:
-    cloud, found = only(runs, Covered), []
+def verdicts(points: Points) -> list[Verdict]:
+    cloud, found = only(points, Covered), []
     rows = zip(cloud.n, cloud.predicted, *cloud.energy, strict=True)
     for n, predicted, value, error in rows:
         if n < cloud.points:
@@ -47,28 +39,27 @@ def _nearer(cloud: Covered) -> Verdict:
     return at_most(claim, 1.0, ratio, (ratio - half, ratio + half), note=note)
 
 
-def table(runs: Runs) -> list[dict[str, Any]]:
+def table(points: Points) -> list[dict[str, Any]]:
     """One row for every size."""
-    cloud = only(runs, Covered)
+    cloud = only(points, Covered)
     facts = {"model": cloud.model, "layer": cloud.layer, "points": cloud.points, "draws": len(cloud.squares)}
     return [{**facts, **row} for row in cloud.shown()]
 
 
 RESULTS = (
     Reproduction(
-        name=SPEC,
+        name="token-cloud",
         title="t-SNE of a layer's tokens with subsamples of growing size",
         claim="Random subsamples of n tokens cover the token cloud better and better as n grows.",
         source="bohbot2026token",
-        figure=figure,
+        figure=lambda points: draw(only(points, Covered)),
         verdicts=verdicts,
-        specs=(SPEC,),
         table=table,
         notes=(
             "The picture by t-SNE shows it; the verdict goes by distances in the layer's own space. For n different tokens "
             "of N the squared energy distance has mean (N − n)/(n(N − 1)) times the mean distance of two tokens, for "
             "any cloud.",
         ),
-        more=weights,
+        more=OfModel.words,
     ),
 )

@@ -13,7 +13,8 @@ from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import finite, write_json, write_table, write_text
 from attnlimit.report.figures.style import save
 from attnlimit.report.html.page import Page, Picture, Sheet, page
-from attnlimit.reproduce.result import Outcome, Reproduction, Runs, Verdict
+from attnlimit.reproduce.result import Outcome, Reproduction, Verdict
+from attnlimit.studies import Findings
 from attnlimit.studies.machine import versions
 from attnlimit.studies.store import in_words
 
@@ -110,18 +111,18 @@ def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
 
 
 def write(
-    folder: Path, result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool
+    folder: Path, result: Reproduction, found: Findings, verdicts: Sequence[Verdict], quick: bool
 ) -> tuple[Record, list[Path]]:
     """The record and the files: figure.png and .pdf, table.parquet and .csv, verdict.json, report.html."""
     written, missing = [], None
     try:
-        figure = result.figure(runs)
+        figure = result.figure(found.points)
         for ending in ("png", "pdf"):
             written.append(save(figure, folder / f"figure.{ending}"))
     except MissingExtra as problem:
         missing = str(problem)
-    record = describe(result, runs, verdicts, quick, missing)
-    rows = [dict(row) for row in result.table(runs)]
+    record = describe(result, found, verdicts, quick, missing)
+    rows = [dict(row) for row in result.table(found.points)]
     with in_words(folder):
         written += [write_table(folder / f"table.{ending}", rows) for ending in ("parquet", "csv")]
         written.append(write_json(folder / FILE, record.to_dict()))
@@ -130,13 +131,17 @@ def write(
 
 
 def describe(
-    result: Reproduction, runs: Runs, verdicts: Sequence[Verdict], quick: bool, no_figure: str | None = None
+    result: Reproduction,
+    found: Findings,
+    verdicts: Sequence[Verdict],
+    quick: bool,
+    no_figure: str | None = None,
 ) -> Record:
     """What is written of a result."""
     told = [f"Claim: {result.claim}", words(verdicts)]
     if quick:
         told.append("A quick run: fewer points and replicates than the paper-size one.")
-    told += [*result.notes, *(result.more(runs) if result.more is not None else ())]
+    told += [*result.notes, *(result.more(found.points) if result.more is not None else ())]
     told += list(dict.fromkeys(verdict.note for verdict in verdicts if verdict.note))
     return Record(
         result.name,
@@ -146,10 +151,7 @@ def describe(
         "quick" if quick else "paper",
         told,
         [VerdictRecord(**one.to_dict()) for one in verdicts],
-        [
-            StudyRecord(name, one.study.kind, len(one.points), one.total, one.study.seed)
-            for name, one in runs.items()
-        ],
+        [StudyRecord(result.name, found.study.kind, len(found.points), found.total, found.study.seed)],
         versions(),
         no_figure,
     )

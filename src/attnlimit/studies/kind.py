@@ -109,7 +109,8 @@ class Point(Generic[R_co]):
     index: int
     varies: Row
     """What tells it from the others, by path in `what`."""
-    what: Fields
+    what: Any
+    """The fields of its kind."""
     result: R_co
 
     @property

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from attnlimit.drawing import figure
+from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.methods import METHODS, OURS
 from attnlimit.models.see.gradient import CHANGE
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, axes, bars
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = dict(zip(METHODS, (BLUE, SKY, GREEN, ORANGE, PURPLE, RED, "0.45"), strict=True))
 MARKERS = dict(zip(METHODS, "osD^vPX", strict=True))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-from attnlimit.drawing import figure
+from attnlimit.drawing import Figure, figure
 from attnlimit.icl.concentration import Concentration
 from attnlimit.report.figures.style import BLACK, COLOURS, axes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WORDS = {
     "output": "output",

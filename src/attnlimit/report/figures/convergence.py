@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from attnlimit import drawing
+from attnlimit.drawing import Figure
 from attnlimit.rates import Rates
 from attnlimit.report.figures.style import BLUE, GREEN, axes
 from attnlimit.sampling import Convergence
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @drawing.figure.register(Convergence)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from attnlimit import drawing
+from attnlimit.drawing import Figure
 from attnlimit.rates import ErrorCurve, Rates
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, axes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 WORDS = {
     "rms": r"rms: $(\mathrm{E}\Vert\Gamma_n-\Gamma\Vert^2)^{1/2}$",

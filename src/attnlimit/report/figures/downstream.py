@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlimit.drawing import figure
+from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.errors import InputError
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Uncertain
 from attnlimit.models.judge.splits import SplitComparison
 from attnlimit.report.figures.style import BLACK, COLOURS, axes, bars, panels, shades, small_print
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MARKERS = "osD^vP"
 SIDE = 1.01

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from attnlimit import drawing
+from attnlimit.drawing import Figure
 from attnlimit.exact.error import ExactError
 from attnlimit.report.figures.style import BLUE, COLOURS, axes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @drawing.figure.register(ExactError)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlimit.drawing import Figure
 from attnlimit.report.figures.style import panels
 from attnlimit.studies.kinds.concentration import Concentrated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def gradient_concentration_figure(points: Sequence[Concentrated], quantities: Mapping[str, str]) -> Figure:

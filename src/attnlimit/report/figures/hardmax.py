@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlimit.drawing import Figure
 from attnlimit.rates import fit_log
 from attnlimit.report.figures.study import StudyFigure, pictures
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, panels
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.hardmax import Distance
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RULES = {
     "log": (BLUE, "o", "κ = log n"),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from attnlimit.drawing import Figure
 from attnlimit.drawing import figure as figure_of
 from attnlimit.models.analyse.run import Run
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.rates import exponents
 from attnlimit.report.figures.style import BLUE, COLOURS, GREEN, ORANGE, RED, axes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALL_KEYS: dict[str, Any] = {"facecolor": "0.92", "edgecolor": RED, "hatch": "////"}
 """A square whose head needs all keys that it sees."""

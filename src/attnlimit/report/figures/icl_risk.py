@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-from attnlimit.drawing import figure
+from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.icl.comparison import Comparison
 from attnlimit.report.figures.icl_training import seeds
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, panels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ATTENTIONS = {"softmax": (BLUE, "o"), "linear": (ORANGE, "s")}
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.drawing import figure
+from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.errors import InputError
 from attnlimit.icl.training import LEVEL, Training, over_seeds
 from attnlimit.report.figures.style import BLACK, axes, panels, style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SHOWN = 5
 RISK = {"risk": "risk at length L"}

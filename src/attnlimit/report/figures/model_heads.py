@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnlimit.designs import Kept
+from attnlimit.drawing import Axes, Figure
 from attnlimit.errors import InputError
 from attnlimit.report.figures.style import bars, exponent_lines, panels, shades, small_print
 from attnlimit.studies.kinds.model_convergence import HeadSlope
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SHOWN = 5
 """Curves in the right panel, from the lowest to the highest horizon."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnlimit import drawing
+from attnlimit.drawing import Axes, Figure
 from attnlimit.errors import InputError
 from attnlimit.exact.phase import PhaseDiagram
 from attnlimit.report.figures.style import BLACK, axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LINES = (
     ("log_n_averaging", "-", "central limit theorem ends", "s² = ½ log n"),

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlimit.drawing import Axes, Figure
 from attnlimit.rates import exponents
 from attnlimit.report.figures.style import BLUE, ORANGE, exponent_lines, panels, shades
 from attnlimit.studies.kinds.exact import ExactCurves
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CURVES = {"rms": (BLUE, "o", "rms"), "mean_rms": (ORANGE, "s", "mean rms")}
 

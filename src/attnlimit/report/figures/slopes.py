@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlimit.drawing import Axes, Figure
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.report.figures.study import StudyFigure, pictures
 from attnlimit.report.figures.style import BLACK, BLUE, ORANGE, bars, exponent_lines, panels, shades
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.output_moments import Moments
 from attnlimit.studies.setting import CurveResult
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SERIES = {"mean": (BLUE, "o"), "covariance": (ORANGE, "s")}
 MOST_CURVES = 6

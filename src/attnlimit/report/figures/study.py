@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from attnlimit.drawing import Figure
 from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
 from attnlimit.report.figures import register
 from attnlimit.report.figures.style import BLACK, COLOURS, GREEN, axes, bars, shades
 from attnlimit.studies.kind import Point, Result, plain
 from attnlimit.studies.setting import CurveResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_LINES = 12
 MARKERS = "osD^vP"

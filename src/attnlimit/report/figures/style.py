@@ -7,16 +7,13 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from attnlimit.drawing import Axes, Figure
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.rates import exponents
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, in the order the figures use it
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, BLACK = (

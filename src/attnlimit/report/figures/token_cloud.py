@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlimit.drawing import figure
+from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, panels
 from attnlimit.studies.kinds.token_cloud import Covered
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SHOWN = 3
 

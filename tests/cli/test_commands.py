@@ -87,9 +87,9 @@ def test_phase(run, tmp_path):
     diagram = json.loads(run("phase", *grid, "--json").stdout)
     assert np.shape(diagram["relative_rms"]) == (4, 4)
     assert diagram["region"][0][-1] == "averaging"
-    assert diagram["region"][-1][0] == "one key"
+    assert diagram["region"][-1][0] == "not reached"
     shown = run("phase", *grid, "--plot", str(tmp_path / "p.svg")).stdout
-    assert "one key takes all" in shown
+    assert "the limit is not reached" in shown
     assert "<svg" in (tmp_path / "p.svg").read_text()
 
 

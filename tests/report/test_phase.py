@@ -27,7 +27,7 @@ def test_both_lines_are_drawn_where_they_are(diagram: PhaseDiagram) -> None:
     np.testing.assert_allclose(np.log(clt.get_ydata()), 2 * KAPPA**2)
     np.testing.assert_allclose(np.log(one.get_ydata()), KAPPA**2 / 2)
     assert clt.get_label() == "central limit theorem ends: s² = ½ log n"
-    assert one.get_label() == "one key takes all: s² = 2 log n"
+    assert one.get_label() == "the limit is reached: s² = 2 log n"
 
 
 def test_colours_are_the_errors_in_decades(diagram: PhaseDiagram) -> None:
@@ -53,7 +53,7 @@ def phase_names(ax: Axes) -> dict[str, tuple[float, float]]:
 
 def test_names_stand_in_their_phases(diagram: PhaseDiagram) -> None:
     names = phase_names(phase_figure(diagram).axes[0])
-    assert set(names) == {"averaging", "few keys", "one key"}
+    assert set(names) == {"averaging", "few keys", "not reached"}
     for name, (kappa, n) in names.items():
         there = phase_diagram(al.Gaussian(dim=1), [kappa], [round(n)])
         assert there.region == [[name]]

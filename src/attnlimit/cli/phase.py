@@ -1,4 +1,4 @@
-"""attnlimit phase: where averaging ends and one key takes all."""
+"""attnlimit phase: where averaging ends, and where the limit is out of reach."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 import attnlimit as al
 from attnlimit.cli.common import AsJson, Plot, Sizes, guarded, numbers, out, print_json, table, whole_numbers
 from attnlimit.cli.law_options import of_law
-from attnlimit.exact.phase import AVERAGING, FEW_KEYS, ONE_KEY, phase_diagram
+from attnlimit.exact.phase import AVERAGING, FEW_KEYS, NOT_REACHED, phase_diagram
 from attnlimit.report.figures.phase import phase_figure
 from attnlimit.report.figures.style import save
 
-MARKS = {AVERAGING: " ", FEW_KEYS: "*", ONE_KEY: "!"}
+MARKS = {AVERAGING: " ", FEW_KEYS: "*", NOT_REACHED: "!"}
 
 
 @guarded
@@ -43,7 +43,7 @@ def phase(
     ]
     heads = ["κ", *(f"n = {diagram.n[j]:.0e} " for j in columns)]
     out.print(table(f"Relative rms error, {diagram.law}", heads, rows))
-    out.print("No mark: averaging; *: few keys dominate; !: one key takes all.")
+    out.print("No mark: averaging; *: few keys dominate; !: the limit is not reached.")
     out.print(f"Method: {diagram.method}.")
     if where is not None:
         out.print(f"Figure: {where}")

@@ -19,7 +19,7 @@ from attnlimit.exact.prepare import prepare
 from attnlimit.inputs import Array, as_float, as_points
 from attnlimit.measures import Measure
 
-AVERAGING, FEW_KEYS, ONE_KEY = "averaging", "few keys", "one key"
+AVERAGING, FEW_KEYS, NOT_REACHED = "averaging", "few keys", "not reached"
 SCALE = "root mean square distance of the attended values from the mean token, (E_κ‖y − E y‖²)^(1/2)"
 
 
@@ -35,26 +35,26 @@ class PhaseDiagram(Drawn):
     """(E_κ‖y − E y‖²)^{1/2}, y a key as attention weighs it: its root mean square distance from the mean token."""
     log_n_averaging: Float[Tensor, " kappa"]
     """log n above which the central limit theorem holds; 2κ² for Gaussian scores, that is s² = ½ log n."""
-    log_n_one_key: Float[Tensor, " kappa"]
-    """log n below which one key takes all; κ²/2 for Gaussian scores, that is s² = 2 log n."""
+    log_n_reached: Float[Tensor, " kappa"]
+    """log n below which n keys hold less than half of what Γ averages; κ²/2 for Gaussian scores, that is s² = 2 log n."""
     law: str
     method: str
 
     @property
     def region(self) -> list[list[str]]:
-        """The phase of each grid point in words, (kappa, n): "averaging", "few keys" or "one key"."""
+        """The phase of each grid point in words, (kappa, n): "averaging", "few keys" or "not reached"."""
         log_n = [math.log(n) for n in self.n]
-        lines = zip(self.log_n_averaging.tolist(), self.log_n_one_key.tolist(), strict=True)
+        lines = zip(self.log_n_averaging.tolist(), self.log_n_reached.tolist(), strict=True)
         return [
-            [AVERAGING if x >= clt else FEW_KEYS if x >= one else ONE_KEY for x in log_n]
-            for clt, one in lines
+            [AVERAGING if x >= clt else FEW_KEYS if x >= reached else NOT_REACHED for x in log_n]
+            for clt, reached in lines
         ]
 
     def __repr__(self) -> str:
         return f"PhaseDiagram({self.law}, {len(self.kappa)} κ × {len(self.n)} n, {self.method})"
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("relative_rms", "scale", "log_n_averaging", "log_n_one_key")
+        names = ("relative_rms", "scale", "log_n_averaging", "log_n_reached")
         arrays = {name: getattr(self, name).tolist() for name in names}
         words = {"region": self.region, "scale_is": SCALE, "law": self.law, "method": self.method}
         return {"kappa": list(self.kappa), "n": list(self.n), **arrays, **words}
@@ -66,17 +66,18 @@ def phase_diagram(
     """√E‖Γ_n − Γ‖² / (E_κ‖y − E y‖²)^{1/2} for scores aᵀy of standard deviation κ, a along `direction` (the first axis).
 
     With n keys the scores are a random energy model. What the error averages is the law tilted by 2a, and what Γ
-    averages is the law tilted by a; n keys reach a tilted law when log n exceeds its relative entropy, so
+    averages is the law tilted by a; n keys cover of a tilted law what has log dμ_a/dμ ≤ log n [chatterjee2018], so
 
-        log n = 2aᵀ∇Λ(2a) − Λ(2a)   is where the central limit theorem ends   (Gaussian: s² = ½ log n),
-        log n = aᵀ∇Λ(a) − Λ(a)      is where one key takes all the weight     (Gaussian: s² = 2 log n).
+        P_{2a}(log dμ_{2a}/dμ ≤ log n) = ½   is where the central limit theorem ends   (Gaussian: s² = ½ log n),
+        P_a(log dμ_a/dμ ≤ log n) = ½         is below which Γ is not reached           (Gaussian: s² = 2 log n).
 
-    The lines are asymptotic in log n, and the phases blend: on the second the largest weight is about a half.
+    Where the log-density concentrates these are log n = KL(μ_{2a} ‖ μ) and KL(μ_a ‖ μ); where it does not, as with a rare key that
+    has much of the attention, they are not. The lines are asymptotic in log n, and the phases blend.
     Values are the tokens themselves (a population's values are its own). For laws with a projected form, and populations.
 
     >>> from attnlimit import Gaussian
     >>> phase_diagram(Gaussian(dim=1), kappa=[1.0, 5.0], n=[10, 10**4, 10**8]).region
-    [['averaging', 'averaging', 'averaging'], ['one key', 'one key', 'few keys']]
+    [['averaging', 'averaging', 'averaging'], ['not reached', 'not reached', 'few keys']]
     """
     sharp, sizes = _kappas(kappa), as_sizes(n)
     keys = law.keys
@@ -92,8 +93,8 @@ def phase_diagram(
         tuple(sizes),
         square.sqrt() / scale[:, None],
         scale,
-        _relative_entropy(keys, 2 * a),
-        _relative_entropy(keys, a),
+        _half_covered(keys, 2 * a),
+        _half_covered(keys, a),
         repr(law),
         prepared.method,
     )
@@ -124,6 +125,13 @@ def _unit_scores(keys: Measure, direction: Array | None) -> Float[Tensor, " d"]:
     return a / deviation
 
 
-def _relative_entropy(keys: Measure, a: Float[Tensor, "k d"]) -> Float[Tensor, " k"]:
-    """KL(μ_a ‖ μ) = aᵀ∇Λ(a) − Λ(a)."""
-    return ((a * keys.tilted_mean(a)).sum(-1) - keys.cgf(a)).double()
+def _half_covered(keys: Measure, a: Float[Tensor, "k d"]) -> Float[Tensor, " k"]:
+    """The least log n with P_{μ_a}(log dμ_a/dμ ≤ log n) ≥ ½, a median: within a standard deviation of the mean, KL(μ_a ‖ μ)."""
+    mean = (a * keys.tilted_mean(a)).sum(-1) - keys.cgf(a)
+    deviation = (a * (keys.tilted_cov(a) @ a[..., None])[..., 0]).sum(-1).clamp_min(0).sqrt()
+    low, high = mean - 1.01 * deviation - 1e-9, mean + 1.01 * deviation + 1e-9
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = keys.coverage(a, middle) >= 0.5
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    return high.double()

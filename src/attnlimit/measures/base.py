@@ -15,6 +15,7 @@ from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.inputs import Array, as_count, as_generator, as_points
 from attnlimit.measures.spec import Spec
 from attnlimit.numerics.atoms import Atoms
+from attnlimit.numerics.caps import RESOLUTION
 from attnlimit.numerics.order import Largest, largest_of_atoms, trimmed
 
 if TYPE_CHECKING:
@@ -229,6 +230,20 @@ class Measure(ABC):
             f"{self!r} has no projected form in these directions, so its finite-n error is not exact here. "
             "Use measure_convergence (Monte Carlo), or a large sample as a population: law.sample(n, generator=…)."
         )
+
+    def coverage(
+        self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]
+    ) -> Float[Tensor, " m"]:
+        """P_{μ_a}(log dμ_a/dμ ≤ log n), the share of the attention that lies on keys which n draws of μ are likely to hold;
+        log dμ_a/dμ = aᵀy − Λ(a). Nodes of a grid are spread over their cells, atoms farther apart are not."""
+        atoms = self.project(a, None)
+        scores, order = atoms.scores.sort(-1)
+        share = (atoms.log_mass.gather(-1, order) + scores - self.cgf(a)[:, None]).exp()
+        gap = torch.nn.functional.pad(scores.diff(dim=-1), (1, 1), value=torch.inf)
+        cell = (gap[:, 1:] + gap[:, :-1]) / 2
+        cell = torch.where(cell <= RESOLUTION, cell, 0.0).clamp_min(1e-12)
+        below = ((log_n + self.cgf(a))[:, None] - scores) / cell + 0.5
+        return (share * below.clamp(0, 1)).sum(-1)
 
     def near_top(self, a: Float[Tensor, "m d"], V: Matrix | None, n_least: int, n_most: int) -> Atoms:
         """Atoms of (aᵀy, V y − V y*) with `limit` zero, so that errors are distances from the hardmax limit; good for

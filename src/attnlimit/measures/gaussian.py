@@ -124,6 +124,13 @@ class Gaussian(Measure):
             smooth=max(1.0, 0.12 * float(s.min())),  # n ≤ 10^12 keys: φⁿ varies on the scale s/√(2 log n)
         )
 
+    def coverage(
+        self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]
+    ) -> Float[Tensor, " m"]:
+        """Φ((log n − s²/2)/s), as log dμ_a/dμ is N(s²/2, s²) under μ_a."""
+        s = (a * self.apply_cov(a)).sum(-1).clamp_min(1e-300).sqrt()
+        return torch.special.ndtr(log_n / s - s / 2)
+
     def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
         """Only queries whose scores all tie have a limit: they average all n keys."""
         if bool((self.apply_cov(a) != 0).any()):

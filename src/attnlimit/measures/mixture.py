@@ -119,6 +119,16 @@ class Mixture(Measure):
             parts.append(atoms._replace(log_mass=atoms.log_mass + weight.log()))
         return join(parts, read(V, self.tilted_mean(a)))
 
+    def coverage(
+        self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]
+    ) -> Float[Tensor, " m"]:
+        """Those of the parts, each tilted by its own gate."""
+        found = [
+            part.coverage(a, log_n + self.cgf(a) - own)
+            for part, own in zip(self.parts, self._part_cgfs(a).unbind(-1), strict=True)
+        ]
+        return (self.gates(a) * torch.stack(found, -1)).sum(-1)
+
     @property
     def tails(self) -> tuple[Measure, ...] | None:
         """Those of all parts."""

@@ -32,7 +32,7 @@ class Rates:
     paper: float | Tensor
     """1/(2(1 + H²)): published, for moments of the output law [bohbot2026token]."""
     bound: float | Tensor
-    """min(1/2, 1/(2H²)): proved for E_x E‖Γ_n − Γ‖."""
+    """min(1/2, 1/(2H²)): a proved upper bound of E_x E‖Γ_n − Γ‖, up to powers of log n."""
     mean: float | Tensor
     """min(1/2, 1/(1 + H²)): E_x E‖Γ_n − Γ‖."""
     mean_rms: float | Tensor
@@ -69,7 +69,7 @@ def exponents(H: float | Tensor) -> Rates:
     """The exponents of Gaussian tokens and queries with horizon H (a number ≥ 0, infinity included, or a tensor).
 
     With n keys of law N(0, s²) for the scores, put s = b√(2 log n). The typical error is n^{−e(b)},
-    e = ½ − b² for b ≤ ½ (averaging), (1 − b)² for ½ ≤ b ≤ 1 (few keys dominate), 0 beyond (one key takes all);
+    e = ½ − b² for b ≤ ½ (averaging), (1 − b)² for ½ ≤ b ≤ 1 (few keys dominate), 0 beyond (the limit is not reached);
     its mean square is n^{−f(b)}, f = 1 − 2b² for b² ≤ ⅓, (1 − b²)²/(4b²) up to b = 1, 0 beyond. Queries
     with that s have frequency n^{−b²/H²}, so
 
@@ -101,8 +101,8 @@ def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
 
     - Gaussian keys and queries: `exponents(horizon(head, law))`.
     - Keys or queries of bounded support: 1/2 for `mean`, `mean_rms` and `rms`, whatever H, because
-      E‖Γ_n − Γ‖² ≤ 4R_V² e^{D(Ax)}/n and e^{D} has a finite mean. The constant can be e^{large}: at intermediate
-      n the curve follows the Gaussian exponents, `exponents(rates.horizon)`. `paper` and `bound` stay as published.
+      E‖Γ_n − Γ‖² ≤ 4R_V² e^{D(Ax)}/n and e^{D} has a finite mean. The constant can be e^{large}, and at intermediate
+      n local exponents may be anything, above ½ too: see the exact curve. `paper` and `bound` stay as published.
     - Mixtures of Gaussian and bounded parts: the part with the largest score variance wins in the end, so H is the
       largest ‖Σ_k^{1/2} A Σ_j^{1/2}‖₂ over Gaussian parts k of the keys and j of the queries.
     - Other laws: the Gaussian exponents at the covariance's horizon, and `note` says that they are not proved.
@@ -133,8 +133,8 @@ def _bounded(H: float | Tensor, law: Measure) -> Rates:
     known = exponents(H)
     half = torch.full_like(known.horizon, 0.5) if isinstance(known.horizon, Tensor) else 0.5
     note = (
-        f"{law!r} is bounded, so the error is of order n^(-1/2) once n is large enough; at intermediate n it follows "
-        "the Gaussian exponents, exponents(rates.horizon). `paper` and `bound` are upper bounds."
+        f"{law!r} is bounded, so the error is of order n^(-1/2) once n is large enough; how large, and what the curve "
+        "does before, depends on the law: see its exact curve. `paper` and `bound` are upper bounds."
     )
     return replace(known, mean=half, mean_rms=half, rms=half, note=note, bounded=True)
 
@@ -167,5 +167,6 @@ def _words(horizon: Any, bounded: bool) -> Any:
         return [_words(one, bounded) for one in horizon]
     if horizon * horizon <= 0.5:
         return "averaging"
-    words = "transition: rare queries carry the mean square" if horizon <= 1 else "few keys dominate"
-    return f"{words} at intermediate n, averaging in the end" if bounded else words
+    if bounded:
+        return "averaging in the end"
+    return "transition: rare queries carry the mean square" if horizon <= 1 else "few keys dominate"

@@ -63,13 +63,13 @@ def _on_line(kappa: np.ndarray, log_n: np.ndarray, ratio: np.ndarray) -> Verdict
 
 
 def _one_key(plane: Plane, rms: np.ndarray) -> Verdict:
-    """Well below s² = 2 log n (log n ≤ κ²/8) attention is its largest key: E(max − κ)², exactly known."""
+    """Well below s² = 2 log n (log n ≤ κ²/8) attention is close to its largest key: E(max − κ)², exactly known."""
     kappa, sizes = np.array(plane.kappa), np.array(plane.n)
     top = gaussian_maximum(plane.n)
     alone = np.sqrt((kappa[:, None] - top.mean.numpy()) ** 2 + top.variance.numpy())
     inside = (np.log(sizes)[None] <= kappa[:, None] ** 2 / 8) & (sizes[None] > 1)
     claim = (
-        "far below s² = 2 log n one key takes all: error differs from that of the top key alone by at most"
+        "far below s² = 2 log n few keys have the weight: error differs from that of the top key alone by at most"
     )
     if not inside.any():
         return holds(claim, f"{TOP_SLACK:.0%}", "no such sizes", False, enough=False)
@@ -81,8 +81,8 @@ def _one_key(plane: Plane, rms: np.ndarray) -> Verdict:
 RESULTS = (
     Reproduction(
         name="phase-diagram",
-        title="Three phases of attention: averaging, few keys, one key",
-        claim="With n keys the scores are a random energy model: averaging ends at s² = ½ log n, one key takes all from s² = 2 log n on.",
+        title="Three phases of attention: averaging, few keys, not reached",
+        claim="With n keys the scores are a random energy model: averaging ends at s² = ½ log n, and from s² = 2 log n on the limit is not reached: few keys have the weight.",
         source="attnlimit",
         figure=lambda points: phase_figure(only(points, Plane).diagram),
         verdicts=verdicts,

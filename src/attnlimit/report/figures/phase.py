@@ -14,7 +14,7 @@ from attnlimit.report.figures.style import BLACK, axes
 
 LINES = (
     ("log_n_averaging", "-", "central limit theorem ends", "s² = ½ log n"),
-    ("log_n_one_key", "--", "one key takes all", "s² = 2 log n"),
+    ("log_n_reached", "--", "the limit is reached", "s² = 2 log n"),
 )
 
 

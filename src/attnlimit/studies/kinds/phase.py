@@ -41,7 +41,7 @@ class Plane(Result):
     relative_rms: Array
     scale: Array
     log_n_averaging: Array
-    log_n_one_key: Array
+    log_n_reached: Array
     law: str
     method: str
 

@@ -44,7 +44,7 @@ function makePhase(view) {
     const low = box.bottom - 44, middle = (box.top + box.bottom) / 2 - 10;
     label(box.left + 8, middle, "start", "averages", "s² < ½ log n");
     if (one - clt > 60) label((clt + one) / 2 - 14, box.top + 60, "middle", ...(one - clt > 120 ? ["a few keys", "carry the answer"] : ["few", "keys"]));
-    label(box.right - 8, low, "end", "one key takes all", "s² > 2 log n");
+    label(box.right - 8, low, "end", "not enough keys", "s² > 2 log n");
     const size = Math.min(110, (box.right - box.left) / 4), left = box.right - size;
     for (let k = 0; k < 40; k += 1) make(svg, "rect", { x: left + (size * k) / 40, y: 6, width: size / 40 + 0.5, height: 8, fill: draw.colour(k / 39) });
     make(svg, "text", { x: left - 6, y: 14, "text-anchor": "end" }, layers > 1 ? `layer 0 to ${layers - 1}` : "layer 0");

@@ -72,7 +72,7 @@ def test_the_sphere_has_lines_of_its_own() -> None:
         def tilted(end: float, r: float = r) -> float:
             return quad(lambda c: math.exp(r * (c - 1)) * (1 - c * c) ** ((dim - 3) / 2), -1, end)[0]
 
-        median = brentq(lambda c: tilted(c) - 0.5 * tilted(1), -1, 1)  # noqa: B023
+        median = brentq(lambda c: tilted(c) - 0.5 * tilted(1), -1, 1)
         cgf = r + math.log(tilted(1) / plain[0])
         assert float(line) == pytest.approx(r * median - cgf, abs=2e-3)
     assert float(diagram.scale) == pytest.approx(3.0)
@@ -122,7 +122,9 @@ def largest_weight(s: float, n: int) -> float:
         log_tw = np.minimum(tau + s * g, 50)
         alive = np.exp(-np.exp(log_tw))
         missing = 1 - np.cumsum(mass * alive) + mass * alive / 2
-        found += 0.1 * float(n * mass @ (np.exp(log_tw + (n - 1) * np.log(np.clip(1 - missing, 1e-300, 1))) * alive))
+        found += 0.1 * float(
+            n * mass @ (np.exp(log_tw + (n - 1) * np.log(np.clip(1 - missing, 1e-300, 1))) * alive)
+        )
     return found
 
 
@@ -202,7 +204,9 @@ def test_populations_and_their_values() -> None:
     torch.testing.assert_close(diagram.scale[1], size)
     density, order = (weights * len(weights)).log().sort()
     median = density[(weights[order].cumsum(0) < 0.5).sum()]
-    torch.testing.assert_close(diagram.log_n_reached[1], median, atol=0.1, rtol=0)  # scores closer than 0.4 are a grid
+    torch.testing.assert_close(
+        diagram.log_n_reached[1], median, atol=0.1, rtol=0
+    )  # scores closer than 0.4 are a grid
 
 
 def test_direction_is_only_a_direction() -> None:

@@ -9,7 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlimit import Box, FromSampler, Gaussian, Head, Laplace, Mixture, Sphere, StudentT
+from attnlimit import (
+    Box,
+    FromSampler,
+    Gaussian,
+    Head,
+    Laplace,
+    Mixture,
+    Rademacher,
+    Sphere,
+    StudentT,
+    curve,
+)
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.rates import exponents, horizon, local_slopes, rates
 
@@ -138,6 +149,14 @@ def test_bounded_tokens_average_in_the_end(law: Sphere) -> None:
     assert (found.paper, found.bound) == (exponents(H).paper, exponents(H).bound)
     assert "see its exact curve" in found.note
     assert found.phase == "averaging in the end"
+
+
+def test_bounded_tokens_need_not_follow_gaussian_exponents_before() -> None:
+    """Signs ±1 with H = 3: the exact curve falls faster than 1/n for a while, then like n^{−1/2}."""
+    found = curve(Head([[3.0]]), Rademacher(1), [7, 14, 20, 500, 1000]).local_slopes()
+    assert float(found[1]) > 3 * exponents(3.0).mean
+    assert float(found[1]) > 2
+    assert float(found[-1]) == pytest.approx(0.5, abs=0.02)
 
 
 def test_bounded_tokens_have_slope_half() -> None:

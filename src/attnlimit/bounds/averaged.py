@@ -1,4 +1,4 @@
-"""The error averaged over random queries: a rate set by the horizon, with a constant linear in R."""
+"""The error averaged over random queries: a rate set by the horizon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def averaged(
       average, which fails with probability ≤ delta (Maurer and Pontil's empirical Bernstein [maurer2009]);
     - "closed form": min over p ∈ (0, 1] of 2R_V n^{−p/2} E e^{pD/2}, as min(1, z) ≤ z^p, with the bounds on D and on
       the expectation of `gaussian_comparison`. H is the horizon with variance proxies for covariances (the same for
-      Gaussians, spheres, balls, boxes and signs); for fixed H the constant is R_V times a number, so linear in R.
+      Gaussians, spheres, balls, boxes and signs); the constant is R_V Π(1 − λ_i)^{−1/2} at H < 1: exponential in the dimension, where "exact" and "sampled" are not.
       The rate is n^{−1/2} for H < 1; for H ≥ 1 it is n^{−1/(2H²)} up to a power of log n.
 
     Hypotheses: compact support of the tokens; independence; in closed form, sub-Gaussian queries.

@@ -231,9 +231,7 @@ class Measure(ABC):
             "Use measure_convergence (Monte Carlo), or a large sample as a population: law.sample(n, generator=…)."
         )
 
-    def coverage(
-        self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]
-    ) -> Float[Tensor, " m"]:
+    def coverage(self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """P_{μ_a}(log dμ_a/dμ ≤ log n), the share of the attention that lies on keys which n draws of μ are likely to hold;
         log dμ_a/dμ = aᵀy − Λ(a). Nodes of a grid are spread over their cells, atoms farther apart are not."""
         atoms = self.project(a, None)

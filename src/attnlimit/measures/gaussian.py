@@ -124,9 +124,7 @@ class Gaussian(Measure):
             smooth=max(1.0, 0.12 * float(s.min())),  # n ≤ 10^12 keys: φⁿ varies on the scale s/√(2 log n)
         )
 
-    def coverage(
-        self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]
-    ) -> Float[Tensor, " m"]:
+    def coverage(self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """Φ((log n − s²/2)/s), as log dμ_a/dμ is N(s²/2, s²) under μ_a."""
         s = (a * self.apply_cov(a)).sum(-1).clamp_min(1e-300).sqrt()
         return torch.special.ndtr(log_n / s - s / 2)

@@ -119,9 +119,7 @@ class Mixture(Measure):
             parts.append(atoms._replace(log_mass=atoms.log_mass + weight.log()))
         return join(parts, read(V, self.tilted_mean(a)))
 
-    def coverage(
-        self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]
-    ) -> Float[Tensor, " m"]:
+    def coverage(self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """Those of the parts, each tilted by its own gate."""
         found = [
             part.coverage(a, log_n + self.cgf(a) - own)

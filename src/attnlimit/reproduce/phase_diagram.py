@@ -68,9 +68,7 @@ def _one_key(plane: Plane, rms: np.ndarray) -> Verdict:
     top = gaussian_maximum(plane.n)
     alone = np.sqrt((kappa[:, None] - top.mean.numpy()) ** 2 + top.variance.numpy())
     inside = (np.log(sizes)[None] <= kappa[:, None] ** 2 / 8) & (sizes[None] > 1)
-    claim = (
-        "far below s² = 2 log n few keys have the weight: error differs from that of the top key alone by at most"
-    )
+    claim = "far below s² = 2 log n few keys have the weight: error differs from that of the top key alone by at most"
     if not inside.any():
         return holds(claim, f"{TOP_SLACK:.0%}", "no such sizes", False, enough=False)
     worst = float(np.abs(rms / alone - 1)[inside].max())

@@ -37,11 +37,29 @@ OF_A_LAW: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("name", OF_A_LAW)
-def test_unbounded_laws_are_refused(name: str) -> None:
-    message = f"The {name} bound needs compact support, but .* has radius = inf: .* Use attnlimit.exact_error"
-    for law in (Gaussian(dim=2), Laplace(2), Mixture([0.5, 0.5], [Sphere(2), Gaussian(dim=2)])):
+def test_heavy_tails_are_refused(name: str) -> None:
+    need = "compact support" if name == "empirical" else "bounded or sub-Gaussian tokens"
+    message = f"The {name} bound needs {need}, but .* has radius = inf.* Use attnlimit.exact_error"
+    for law in (Laplace(2), Mixture([0.5, 0.5], [Sphere(2), Laplace(2)])):
         with pytest.raises(HypothesisFailed, match=message):
             OF_A_LAW[name](HEAD, law)
+
+
+@pytest.mark.parametrize("name", OF_A_LAW)
+def test_sub_gaussian_laws_have_numbers(name: str) -> None:
+    for law in (Gaussian(dim=2), Mixture([0.5, 0.5], [Sphere(2), Gaussian(dim=2)])):
+        if name == "empirical":
+            with pytest.raises(HypothesisFailed, match="The empirical bound needs compact support"):
+                OF_A_LAW[name](HEAD, law)
+            continue
+        made = OF_A_LAW[name](HEAD, law)
+        assert bool(torch.isfinite(made.value).all())
+        assert made.hypotheses[0].startswith("keys are sub-Gaussian")
+        json.dumps(made.to_dict(), allow_nan=False)
+    with pytest.raises(InputError, match="must be 'exact' or 'closed form', got 'sampled'"):
+        bounds.averaged(HEAD, Gaussian(dim=2), 10, generator=0)
+    with pytest.raises(InputError, match="must be 'jensen', got 'net'"):
+        bounds.uniform(HEAD, Gaussian(dim=2), 1.0, 10, 0.1, method="net")
 
 
 @pytest.mark.parametrize("name", OF_A_LAW)
@@ -104,7 +122,7 @@ def test_averaged_says_what_each_method_needs() -> None:
 
 
 def test_uniform_methods_and_radius() -> None:
-    with pytest.raises(InputError, match="method must be 'kernel' or 'net', got 'chaining'"):
+    with pytest.raises(InputError, match="method must be 'kernel', 'jensen' or 'net', got 'chaining'"):
         bounds.uniform(HEAD, Sphere(2), 1.0, 10, 0.1, method="chaining")
     with pytest.raises(InputError, match="radius must be a finite number above 0"):
         bounds.uniform(HEAD, Sphere(2), 0.0, 10, 0.1)

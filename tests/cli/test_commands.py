@@ -126,7 +126,7 @@ def test_cite_and_version(run):
         (["curve", "--horizon", "1", "--plot", "c.gif", "--n", "10"], "written as .png, .pdf or .svg"),
         (["curve", "--horizon", "0.1", "--measure", "laplace"], "no projected form"),
         (["complexity", "--horizon", "1", "--rel-error", "1", "--abs-error", "1"], "not both"),
-        (["bound", "--measure", "gaussian", "--horizon", "1"], "compact support|bounded|radius"),
+        (["bound", "--measure", "laplace", "--horizon", "1"], "bounded or sub-Gaussian tokens"),
     ],
 )
 def test_bad_input_is_one_clear_message(run, arguments, message):

@@ -21,6 +21,8 @@ from attnlimit.bounds.hypotheses import (
     score_reach,
     token_counts,
 )
+from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
+from attnlimit.bounds.mean_square import light_square
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, as_count, as_generator
@@ -52,9 +54,14 @@ def averaged(
       The rate is n^{−1/2} for H < 1; for H ≥ 1 it is n^{−1/(2H²)} up to a power of log n.
 
     Hypotheses: compact support of the tokens; independence; in closed form, sub-Gaussian queries.
+
+    Sub-Gaussian tokens without bounded support (see `_light`): "exact" averages the roots of `mean_square`'s bound, and the closed form has
+    reach(log n)^{1/2} + β + 2κ‖a‖ in place of 2R_V, so one more √log n.
     """
-    R, R_V = radii(head, law, "averaged")
     source = law if queries is None else queries
+    if law.radius == math.inf:
+        return _light(head, law, n, source, method or _choose(source, generator))
+    R, R_V = radii(head, law, "averaged")
     method = method or _choose(source, generator)
     sizes, single = token_counts(n, head.factors.right)
     extra: dict[str, float | int | str | Tensor] = {"R": R, "R_V": R_V, "method": method}
@@ -89,6 +96,46 @@ def averaged(
     )
 
 
+def _light(head: Head, law: Measure, n: object, source: Array | Measure, method: str) -> Bound:
+    """With values around their mean, ξ = V(y − m), M = max‖ξ_i‖ and Γ − Vm = E_a ξ,
+
+        Γ_n − Γ = (Γ_n − Vm)(1 − ⟨w̃⟩) + (⟨w̃ξ⟩ − E w̃ξ),   ‖Γ_n − Vm‖ ≤ M,
+
+    so E‖Γ_n − Γ‖ ≤ ((E M²)^{1/2} + (E_{2a}‖ξ‖²)^{1/2}) e^{D/2}/√n (Cauchy–Schwarz), and ≤ (E M²)^{1/2} + ‖Γ − Vm‖. Both are at most
+    (reach(log n)^{1/2} + β + 2κ‖a‖) min(1, e^{D/2}/√n), whose mean over queries is `QuadraticMoment.best`."""
+    light = LightTails.of(head, law, "averaged")
+    sizes, single = token_counts(n, head.factors.right)
+    constant, exponent, extra = None, None, dict[str, float]()
+    if method == "exact":
+        x, weights = _given(head, source)
+        value = weights @ light_square(light, head, law, x, sizes).sqrt()
+        extra = {"queries": len(x)}
+    elif method == "closed form":
+        moment = QuadraticMoment.of(head, _measure(source, method), law.log_chi2_slope)
+        reach = light.reach(sizes.log()).sqrt() + light.offset
+        each = zip(sizes.tolist(), reach.tolist(), strict=True)
+        value = sizes.new_tensor([moment.best(m, size, 2 * light.growth) for m, size in each])
+        exponent, extra = moment.exponent, {"horizon": moment.horizon}
+        constant = value * sizes**exponent
+    else:
+        raise InputError(
+            f"For tokens without bounded support method must be 'exact' or 'closed form', got {method!r}: the bound at a query has no "
+            "largest value, which sampled queries would need."
+        )
+    return Bound(
+        name="averaged",
+        value=value[0] if single else value,
+        kind="mean, query-averaged",
+        formula="E_x E‖Γ_n − Γ‖ ≤ E_x (reach(log n)^(1/2) + β + 2κ‖a‖) min(1, e^(D/2)/√n)"
+        if method == "closed form"
+        else "E_x E‖Γ_n − Γ‖ ≤ E_x (bound on E‖Γ_n − Γ‖²)^(1/2)",
+        hypotheses=(SUBGAUSSIAN, IID, FRESH, *(["sub-Gaussian queries"] if method == "closed form" else [])),
+        inputs={"method": method, **extra},
+        constant=constant if constant is None or not single else constant[0],
+        exponent=exponent,
+    )
+
+
 def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> str:
     if not isinstance(source, Measure) or (source.population is not None and generator is None):
         return "exact"
@@ -104,11 +151,15 @@ def _shares(head: Head, law: Measure, x: Tensor, sizes: Tensor) -> Float[Tensor,
 def _exact(
     head: Head, law: Measure, source: Array | Measure, sizes: Tensor
 ) -> tuple[Float[Tensor, " k"], int]:
+    x, weights = _given(head, source)
+    return weights @ _shares(head, law, x, sizes), len(x)
+
+
+def _given(head: Head, source: Array | Measure) -> tuple[Float[Tensor, "m d"], Float[Tensor, " m"]]:
+    """The queries to average over, and their weights."""
     if isinstance(source, Measure):
         if source.population is not None:
-            tokens = source.population
-            shares = _shares(head, law, head.checked(tokens.tokens), sizes)
-            return tokens.probabilities @ shares, len(tokens)
+            return head.checked(source.population.tokens), source.population.probabilities
         raise InputError(
             f"method='exact' averages over given queries or tokens, but the queries follow {source!r}. "
             "Use method='sampled' with a generator, or 'closed form'."
@@ -116,8 +167,8 @@ def _exact(
     x = head.checked(source)
     if x.numel() == 0:
         raise InputError("queries are empty: there is nothing to average over.")
-    shares = _shares(head, law, x, sizes)
-    return shares.mean(0), len(shares)
+    x = x.reshape(-1, head.query_dim)
+    return x, x.new_full((len(x),), 1 / len(x))
 
 
 def _sampled(

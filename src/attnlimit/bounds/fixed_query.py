@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from attnlimit.attention import Head, clt
 from attnlimit.bounds.concentration import bernstein, hoeffding, mean_shortfall
 from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, check_delta, radii, token_counts
+from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.result import Bound
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
@@ -25,8 +28,13 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> 
     sides by e^{±2ρ} would give e^{4ρ}.
     Bernstein: E‖w̃u‖² is the trace of the central limit covariance, E w̃² = e^D; with δ/2 for ⟨w̃u⟩ from above and
     δ/2 for ⟨w̃⟩ from below. The smaller of the two does not depend on the sample, so taking it costs no δ.
+
+    Sub-Gaussian tokens without bounded support: the same quotient, with Chebyshev or a truncated Bernstein for ⟨w̃u⟩ (see `_light`).
     """
-    (R, R_V), delta = radii(head, law, "fixed query"), check_delta(delta)
+    delta = check_delta(delta)
+    if law.radius == math.inf:
+        return _light(head, law, x, n, delta)
+    R, R_V = radii(head, law, "fixed query")
     x = head.checked(x)
     a = head.score_vector(x)
     sizes, single = token_counts(n, a)
@@ -42,6 +50,41 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> 
         formula="‖Γ_n − Γ‖ ≤ (R_V + ‖Γ‖) min(1, e^(M−m) √(2 log(2/δ)/n), Bernstein with E‖w̃u‖² and E w̃² = e^D)",
         hypotheses=(COMPACT, IID, FRESH),
         inputs={"R": R, "R_V": R_V, "rho": R * a.norm(dim=-1), "score_range": high - low, "delta": delta},
+        confidence=1 - delta,
+    )
+
+
+def _light(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:
+    """⟨w̃⟩ is held from below with δ/2, and ‖⟨w̃u⟩‖ from above with δ/2, by the smaller of
+
+    - Chebyshev, √(2v/(nδ)), v = E‖w̃u‖² the trace of the central limit covariance;
+    - Bernstein for w̃u where w̃ ≤ B and ‖u‖ ≤ U. Each fails for a token with probability ≤ δ/(8n): P(w̃ > B) ≤ B^{−k} e^{Λ(ka) − kΛ(a)}, the best k of
+      some, and U = reach(log 8n/δ)^{1/2} + h, h = ‖Γ − Vm‖. So no token is cut but for δ/4; cut terms have norm ≤ 2BU around their mean,
+      which is off zero by at most E[‖w̃u‖; cut] ≤ √(vδ/(4n)); and Bernstein takes the other δ/4.
+
+    And ‖Γ_n − Γ‖ ≤ max‖u_i‖ ≤ reach(log n/δ)^{1/2} + h in any case."""
+    light, x = LightTails.of(head, law, "fixed query"), head.checked(x)
+    a, limit = head.score_vector(x), clt(head, law, x)
+    sizes, single = token_counts(n, a)
+    h = head.read_linear(law.tilted_mean(a) - law.mean).norm(dim=-1)[..., None]
+    v = (limit.log_chi2 + limit.shape.diagonal(dim1=-2, dim2=-1).sum(-1).log()).exp()[..., None]
+    rare = (8 * sizes / delta).log()
+    log_B = torch.stack(
+        [((law.cgf(k * a) - k * law.cgf(a))[..., None] + rare) / k for k in (2, 3, 4, 6, 8, 12, 16, 24)]
+    ).amin(0)
+    cut = 2 * log_B.exp() * (light.reach(rare).sqrt() + h)
+    truncated = bernstein(v, cut, sizes, delta / 4) + (v * delta / (4 * sizes)).sqrt()
+    top = torch.minimum((2 * v / (sizes * delta)).sqrt(), truncated)
+    bottom = 1 - mean_shortfall(limit.log_chi2.exp()[..., None], sizes, delta / 2)
+    value = torch.where(bottom > 0, top / bottom.clamp_min(1e-300), torch.inf)
+    value = torch.minimum(value, light.reach((sizes / delta).log()).sqrt() + h)
+    return Bound(
+        name="fixed_query",
+        value=value[..., 0] if single else value,
+        kind="high probability",
+        formula="‖Γ_n − Γ‖ ≤ ‖⟨w̃u⟩‖/⟨w̃⟩: Chebyshev or truncated Bernstein over 1 − √(2e^D log(2/δ)/n)",
+        hypotheses=(SUBGAUSSIAN, IID, FRESH),
+        inputs={"D": limit.log_chi2, "delta": delta},
         confidence=1 - delta,
     )
 

@@ -58,12 +58,19 @@ class QuadraticMoment:
         left = 1 - p * self.eigenvalues
         return float(-0.5 * np.log(left).sum() + 0.5 * p * (self.centre**2 / left).sum())
 
-    def best(self, n: float) -> float:
-        """min over p ∈ (0, 1] of n^{−p/2} E e^{pD/2}; convex in log, and every p gives a bound."""
+    def best(self, n: float, size: float = 1.0, growth: float = 0.0) -> float:
+        """min over p ∈ [0, 1] of n^{−p/2} E (size + growth·‖a‖) e^{pD/2}; every p gives a bound, and so does every q > p in
+        ‖a‖ e^{ps‖a‖²/2} ≤ e^{qs‖a‖²/2}/√(es(q − p))."""
+        most = (1 - 1e-12) / max(self.horizon**2, 1e-300)
 
         def at(p: float) -> float:
-            return self.log_at(p) - 0.5 * p * math.log(n)
+            log_size = math.log(size) + self.log_at(p) if size else -math.inf
+            if growth:
+                gaps = min(most - p, 50.0) * np.linspace(0.05, 0.95, 19)
+                steep = [self.log_at(p + gap) - 0.5 * math.log(math.e * self.slope * gap) for gap in gaps]
+                log_size = float(np.logaddexp(log_size, math.log(growth) + min(steep)))
+            return log_size - 0.5 * p * math.log(n)
 
-        end = min(1.0, (1 - 1e-12) / max(self.horizon**2, 1e-300))
+        end = min(1.0, most * (0.999 if growth else 1.0))
         inner = minimize_scalar(at, bounds=(0, end), method="bounded", options={"xatol": 1e-9 * end})
-        return math.exp(min(float(inner.fun), at(end), 0.0))
+        return math.exp(min(float(inner.fun), at(end), at(0.0)))

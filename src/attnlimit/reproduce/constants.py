@@ -77,7 +77,7 @@ def uniform_rows(points: Points) -> list[UniformConstant]:
         (head, law), found = point.what.build(), point.result.experiment
         R, n, fit = math.sqrt(point.what.law.count), found.n[-1], point.result.fit
         edge = clt(head, law, torch.tensor([[R]], dtype=torch.float64)).covariance
-        bound = bounds.uniform(head, law, R, n, DELTA)
+        bound = bounds.uniform(head, law, R, n, DELTA, method="kernel")
         if bound.constant is None or fit is None:
             raise TypeError("The uniform bound has a constant, and the error a slope.")
         rows.append(

@@ -97,7 +97,14 @@ def test_bound(run):
     found = json.loads(
         run("bound", "--measure", "ball", "--horizon", "0.5", "--n", "100,1e6", "--json").stdout
     )
-    assert [one["name"] for one in found["bounds"]] == ["averaged", "fixed_query", "mean_square", "uniform"]
+    assert [one["name"] for one in found["bounds"]] == [
+        "averaged",
+        "berry_esseen",
+        "fixed_query",
+        "mean_square",
+        "observed_chi2",
+        "uniform",
+    ]
     assert found["refused"] == {}
     assert all(one["hypotheses"] for one in found["bounds"])
     assert "uniform" in run("bound", "--horizon", "0.5").stdout

@@ -8,14 +8,26 @@ exponents and no bounds, so there is no function for them here.
 from collections.abc import Callable
 
 from attnlimit.bounds.averaged import averaged
+from attnlimit.bounds.berry_esseen import berry_esseen
 from attnlimit.bounds.empirical import empirical
 from attnlimit.bounds.fixed_query import fixed_query
 from attnlimit.bounds.mean_square import mean_square
+from attnlimit.bounds.observed_chi2 import observed_chi2
 from attnlimit.bounds.result import Bound
 from attnlimit.bounds.uniform import uniform
 from attnlimit.discover import members, names
 
-__all__ = ["Bound", "all_bounds", "averaged", "empirical", "fixed_query", "mean_square", "uniform"]
+__all__ = [
+    "Bound",
+    "all_bounds",
+    "averaged",
+    "berry_esseen",
+    "empirical",
+    "fixed_query",
+    "mean_square",
+    "observed_chi2",
+    "uniform",
+]
 
 
 def all_bounds() -> dict[str, Callable[..., Bound]]:

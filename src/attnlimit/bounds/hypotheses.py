@@ -54,6 +54,15 @@ def check_known(law: Measure, bound: str) -> None:
         )
 
 
+def check_finite(law: Measure, a: Float[Tensor, "*batch d"], bound: str, what: str) -> None:
+    """Whether a moment of the weights is finite."""
+    if not bool(law.in_domain(a).all()):
+        raise HypothesisFailed(
+            f"The {bound} bound needs {what} finite, but {law!r} has that only on {law.domain}: the weights have too few "
+            "moments. Use smaller scores, head.scaled(kappa)."
+        )
+
+
 def check_delta(delta: float) -> float:
     """A probability of failure strictly between 0 and 1."""
     if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not 0 < delta < 1:

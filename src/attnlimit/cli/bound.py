@@ -13,7 +13,7 @@ import attnlimit as al
 from attnlimit.bounds import Bound, all_bounds
 from attnlimit.cli.common import AsJson, Sizes, guarded, out, print_json, table, whole_numbers
 from attnlimit.cli.law_options import of_law
-from attnlimit.errors import HypothesisFailed
+from attnlimit.errors import HypothesisFailed, LimitDoesNotExist
 from attnlimit.inputs import as_positive
 
 
@@ -52,14 +52,14 @@ def _bounds(known: Mapping[str, object]) -> tuple[list[Bound], dict[str, str]]:
     """Every bound that asks for no more than is known (a sample is not), and why those are refused whose hypotheses
     fail; when all are, the first of them says so."""
     found: list[Bound] = []
-    refused: dict[str, HypothesisFailed] = {}
+    refused: dict[str, HypothesisFailed | LimitDoesNotExist] = {}
     for name, function in all_bounds().items():
         asked = signature(function).parameters.values()
         if any(one.default is Parameter.empty and one.name not in known for one in asked):
             continue
         try:
             found.append(function(**{one.name: known[one.name] for one in asked if one.name in known}))
-        except HypothesisFailed as problem:
+        except (HypothesisFailed, LimitDoesNotExist) as problem:
             refused[name] = problem
     if not found:
         raise next(iter(refused.values()))

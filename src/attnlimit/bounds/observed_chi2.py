@@ -1,0 +1,64 @@
+"""How far the effective number of keys that n tokens show is from that of their law."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from attnlimit.attention import Head
+from attnlimit.bounds.hypotheses import (
+    FRESH,
+    IID,
+    check_delta,
+    check_finite,
+    check_head,
+    log_chi2,
+    token_counts,
+)
+from attnlimit.bounds.result import Bound
+from attnlimit.inputs import Array
+from attnlimit.measures import Measure
+
+
+def observed_chi2(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:
+    """|log(n Σp²) − D(a)| ≤ value with probability ≥ 1 − δ, p the attention weights of n tokens, D = Λ(2a) − 2Λ(a).
+
+    So the effective keys 1/Σp² lie between n e^{−D − value} and n e^{−D + value}. Value: (*batch,) for queries x (*batch, d_query), or
+    (*batch, k) for k values of n. n Σp² is an average too, with n e^{−D(2a)} effective tokens: many more are needed than for Γ_n.
+
+    Hypotheses: independent tokens; Λ(4a) < ∞. Proof: n Σp² = ⟨w̃²⟩/⟨w̃⟩² with E w̃ = 1, E w̃² = e^D, E w̃⁴ = e^{2D + D(2a)}. But for δ/4 each,
+    by `mean_shortfall` from below and Chebyshev from above, with ℓ = log(4/δ),
+
+        1 − √(2e^D ℓ/n) ≤ ⟨w̃⟩ ≤ 1 + √(4(e^D − 1)/(nδ)),   1 − √(2e^{D(2a)} ℓ/n) ≤ ⟨w̃²⟩e^{−D} ≤ 1 + √(4(e^{D(2a)} − 1)/(nδ)).
+
+    And 1/n ≤ Σp² ≤ 1 in any case.
+    """
+    check_head(head, law)
+    delta = check_delta(delta)
+    a = head.score_vector(head.checked(x))
+    check_finite(law, 4 * a, "observed χ²", "Λ(4a)")
+    sizes, single = token_counts(n, a)
+    D, D2 = log_chi2(law, a)[..., None], log_chi2(law, 2 * a)[..., None]
+    level = math.log(4 / delta)
+
+    def below(log_moment: torch.Tensor) -> torch.Tensor:
+        """−log of how far an average falls short; infinite where it is not held above zero."""
+        short = (2 * level / sizes * log_moment.exp()).sqrt()
+        return torch.where(short < 1, -(-short.clamp_max(1 - 1e-9)).log1p(), torch.inf)
+
+    def above(log_moment: torch.Tensor) -> torch.Tensor:
+        return (4 / (sizes * delta) * log_moment.expm1()).sqrt().log1p()
+
+    up = torch.minimum(above(D2) + 2 * below(D), sizes.log() - D)
+    down = torch.minimum(below(D2) + 2 * above(D), D)
+    value = torch.maximum(up, down).clamp_min(0)
+    return Bound(
+        name="observed_chi2",
+        value=value[..., 0] if single else value,
+        kind="log of the effective keys, high probability",
+        formula="|log(n Σp²) − D| ≤ shortfall and excess of ⟨w̃⟩ and ⟨w̃²⟩, with n e^(−D) and n e^(−D(2a)) effective tokens",
+        hypotheses=("Λ(4a) is finite", IID, FRESH),
+        inputs={"D": D[..., 0], "D(2a)": D2[..., 0], "delta": delta},
+        confidence=1 - delta,
+    )

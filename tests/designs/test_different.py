@@ -1,14 +1,17 @@
-"""n different keys of a population, against all sets enumerated and against Monte Carlo."""
+"""n different keys of a population, against all sets enumerated, contour integrals and Monte Carlo."""
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from attnlimit.designs import Coins, Different, Independent, Sampling, different
+from attnlimit.designs import Different, Independent, Sampling, coins, different
+from attnlimit.designs.draw import Rest
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import prepare_seen
@@ -41,22 +44,83 @@ def enumerated(n: int, scores: Tensor, values: Tensor, kept: Tensor) -> float:
     return float(errors_of(torch.tensor(list(combinations(rest, n))), scores, values, kept).mean())
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("top", [0, 3])
 @pytest.mark.parametrize("spread", [0.3, 1.0, 2.0])
-def test_against_all_sets_of_a_dozen_keys(spread, top, monkeypatch):
-    """Exact to the quadrature, compiled and in torch. The product of three other schemes, which serves more keys, is 2 to 4 %
-    off here."""
+def test_against_all_sets_of_a_dozen_keys(spread, top, compiled, monkeypatch):
+    """Exact to the quadrature, compiled and in torch."""
     scores, values, kept = head(1, 12 + top, spread, top)
     n = torch.arange(1, 12)
-    given = {"kept": kept[None] if top else None}
     expected = torch.tensor([enumerated(int(k), scores, values, kept) for k in n])
-    for compiled in (True, False):
-        monkeypatch.setattr(different, "has_numba", lambda compiled=compiled: compiled)
-        found = squares(scores[None], values, n, **given)[0]
-        assert float((found / expected - 1).abs().max()) < 1e-6
-    monkeypatch.setattr(different, "FEW", 1)
-    product = squares(scores[None], values, n, **given)[0]
-    assert 1e-3 < float((product / expected - 1).abs().max()) < 0.08
+    monkeypatch.setattr(different, "has_numba", lambda: compiled)
+    found = squares(scores[None], values, n, kept=kept[None] if top else None)[0]
+    assert float((found / expected - 1).abs().max()) < 1e-6
+
+
+def by_contour(n: int, scores: Tensor, values: Tensor, kept: Tensor) -> float:
+    """The coefficient of zⁿ by the trapezoid rule on |z| = n/(R − n), key by key; t from where no key counts to where the
+    lightest alone is too heavy."""
+    rest, own = (~kept).numpy(), kept.numpy()
+    p, number = n / rest.sum(), rest.sum()
+    w = np.exp(scores.numpy() - scores[~kept].max().item()) * np.where(own, n / number, 1.0)
+    u = (values - scores.softmax(0) @ values).numpy()
+    points = 2 * int(3.6 * math.sqrt(n * (1 - p)) + 9) + 1
+    chance = math.lgamma(number + 1) - math.lgamma(n + 1) - math.lgamma(number - n + 1)
+    chance += n * math.log(p) + (number - n) * math.log1p(-p)
+    scale, total = n * w[rest].mean() + w[own].sum(), 0.0
+    pull, wu = (w[own, None] * u[own]).sum(0), w[rest, None] * u[rest]
+    for tau in np.arange(-11, 4 + math.log(scale / w.min()), 0.35):
+        t = math.exp(tau) / scale
+        angle = 2 * np.pi * np.arange(points // 2 + 1)[:, None] / points
+        drawn = p * np.exp(1j * angle) * np.exp(-t * w[rest])
+        q = 1 - p + drawn
+        r = drawn / q
+        log_phi = np.log(q).sum(1) - 1j * n * angle[:, 0] - chance - t * w[own].sum()
+        inside = np.square(pull + r @ wu).sum(1) + (r - r**2) @ np.square(wu).sum(1)
+        parts = np.exp(log_phi) * inside
+        part = 0.35 * t * t * (2 * parts.sum() - parts[0]).real / points
+        total += part
+        if tau > 0 and abs(part) < 1e-12 * total:
+            break
+    return total
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("keys", "spread", "top", "n"),
+    [
+        (65, 1.0, 0, (1, 36, 37, 50, 53, 64)),  # power series, continued coins, the whole circle
+        (65, 2.0, 8, (2, 36, 37, 53, 62)),
+        (300, 3.0, 0, (3, 48, 49, 200, 295)),
+        (300, 1.0, 20, (48, 49, 150, 299)),
+        (1000, 4.0, 4, (10, 49, 980)),
+        (4096, 1.5, 0, (5, 60, 400)),
+    ],
+)
+def test_against_contour_integrals(keys, spread, top, n, compiled, monkeypatch):
+    if keys > 300 and not compiled:
+        pytest.skip("one way is enough")
+    for module in (coins, different):
+        monkeypatch.setattr(module, "has_numba", lambda: compiled)
+    scores, values, kept = head(keys, keys + top, spread, top)
+    found = squares(scores[None], values, torch.tensor(n), kept=kept[None] if top else None)[0]
+    expected = torch.tensor([by_contour(k, scores, values, kept) for k in n])
+    assert float((found / expected - 1).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize(("heavy", "light"), [(2, 98), (40, 160), (150, 150)])
+def test_some_equal_heavy_keys_among_light_ones(heavy, light):
+    """Against the sums that grow key by key, which are exact for any number of keys. Without the whole circle, which is taken where two
+    windows disagree, forty heavy keys are off by more than the tolerance."""
+    scores = torch.cat([torch.zeros(heavy), torch.full((light,), -8.0)]).double()
+    values = torch.cat([torch.ones(heavy), torch.linspace(-1, 1, light)]).double()[:, None]
+    n = torch.tensor([1, 20, 49, 60, 100, heavy + light - 20, heavy + light - 1])
+    found = squares(scores[None], values, n.clamp_max(heavy + light - 1))[0]
+    atoms, own = Seen(scores[None], values).atoms(None, binned=False)
+    rest = Rest(atoms, own, torch.tensor([[float(heavy + light)]]).double())
+    sizes = n.clamp_max(heavy + light - 1).double()[None]
+    expected = different._few(rest)(sizes, torch.ones_like(sizes))[0][0]
+    assert float((found / expected - 1).abs().max()) < 1e-6
 
 
 def test_heavy_keys_and_a_light_one():
@@ -77,20 +141,10 @@ def test_the_bias_is_that_of_all_sets():
     torch.testing.assert_close(bias, outputs.mean(0) - limit, rtol=1e-6, atol=1e-8)
 
 
-def test_exact_and_product_meet_where_one_takes_over(monkeypatch):
-    """64 keys are the most that are summed over exactly: the product is within 2 % of the square there."""
-    scores, values, _ = head(7, different.FEW, 1.0, 0)
-    n = torch.tensor([1, 4, 16, 48])
-    exact = squares(scores[None], values, n)[0]
-    monkeypatch.setattr(different, "FEW", 1)
-    product = squares(scores[None], values, n)[0]
-    assert 1e-6 < float((product / exact - 1).abs().max()) < 0.02
-
-
 @pytest.mark.parametrize(("spread", "top"), [(0.5, 0), (1.0, 16), (2.0, 0), (2.0, 16), (4.0, 0)])
 def test_against_monte_carlo_of_a_context(spread, top):
-    """400 keys, 12,000 sets of each n: all within 4 standard errors, which are below 2.5 % of the mean square. Neither
-    Bernoulli draws at n = 1 nor independent ones at half of the keys come near."""
+    """400 keys, 12,000 sets of each n: all within 4 standard errors (false alarm below 0.2 %; the seed is fixed), which are
+    below 2.5 % of the mean square. Independent keys are off at half of the keys."""
     scores, values, kept = head(2, 400 + top, spread, top)
     n = torch.tensor([1, 3, 8, 40, 200, 360])
     given = {"kept": kept[None] if top else None}
@@ -103,12 +157,8 @@ def test_against_monte_carlo_of_a_context(spread, top):
         mean, standard_error = float(errors.mean()), float(errors.std()) / 12_000**0.5
         assert standard_error < 0.025 * mean or k == 1
         assert abs(square - mean) < 4 * standard_error
-    independent, coins = (
-        squares(scores[None], values, n, draw, **given)[0] for draw in (Independent(), Coins())
-    )
+    independent = squares(scores[None], values, n, Independent(), **given)[0]
     assert float(independent[4] / found[4]) > 1.3
-    if top == 0:
-        assert float(coins[0] / found[0]) < 0.75
 
 
 def test_all_keys_have_no_error_and_hidden_ones_are_not_there():

@@ -46,10 +46,9 @@ def test_every_key_is_taken_equally_often(name: str, generator: torch.Generator)
     for _ in range(repeats):
         counts += torch.bincount(way.places(population, [size], generator)[0], minlength=population)
     expected = repeats * size / population
-    # Counts vary at most like Poisson ones here, the last-resort key of coins aside.
-    share_of_empty = (1 - size / population) ** population
-    excess = expected * share_of_empty / size if name == "coins" else 0.0
-    chi2 = float((counts - expected - excess).square().sum() / expected)
+    if name == "coins":  # given that there is a key
+        expected /= 1 - (1 - size / population) ** population
+    chi2 = float((counts - expected).square().sum() / expected)  # counts vary at most like Poisson ones here
     assert chi2 < stats.chi2.ppf(1 - 1e-6, population)
 
 
@@ -64,14 +63,19 @@ def test_block_is_contiguous_with_a_uniform_start(generator: torch.Generator) ->
     assert float((starts - 1000).square().sum() / 1000) < stats.chi2.ppf(1 - 1e-6, 8)
 
 
-def test_bernoulli_keeps_about_n_and_never_nothing() -> None:
-    """Sizes are binomial(50, 0.2) apart from the empty set; mean within 5 standard errors (rate 6e-7)."""
+@pytest.mark.parametrize(("population", "size"), [(50, 10), (6, 1), (3, 1)])
+def test_coins_fall_on_a_binomial_number_of_keys_given_that_there_is_one(population, size):
+    """4,000 draws; chi-square with false-alarm rate 1e-6."""
     generator = torch.Generator().manual_seed(1)
-    sizes = torch.tensor([len(Coins().places(50, [10], generator)[0]) for _ in range(2000)]).double()
-    assert abs(float(sizes.mean()) - 10) < 5 * (50 * 0.2 * 0.8 / 2000) ** 0.5
-    assert abs(float(sizes.var()) / 8 - 1) < 5 * (2 / 2000) ** 0.5
-    rare = [len(Coins().places(3, [1], generator)[0]) for _ in range(200)]
-    assert min(rare) == 1
+    numbers = torch.tensor([len(Coins().places(population, [size], generator)[0]) for _ in range(4000)])
+    chance = torch.as_tensor(stats.binom.pmf(range(population + 1), population, size / population))
+    chance[0] = 0.0
+    expected = 4000 * chance / chance.sum()
+    some = expected > 5
+    counts = torch.bincount(numbers, minlength=population + 1)
+    assert int(counts[0]) == 0
+    chi2 = ((counts - expected).square() / expected)[some].sum()
+    assert float(chi2) < stats.chi2.ppf(1 - 1e-6, int(some.sum()))
 
 
 def test_stratified_takes_one_key_of_each_stratum(generator: torch.Generator) -> None:

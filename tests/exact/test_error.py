@@ -142,14 +142,15 @@ def test_bernoulli_equals_enumeration(population, n, with_kept, weight):
     p = n / len(rest)
     scores, values = pop.tokens[:, 0], pop.values
     limit = outcome(scores, values, torch.ones(len(pop), **F64))
-    square = 0.0
+    square, bias = 0.0, torch.zeros(values.shape[1], **F64)
     for chosen in itertools.product([0, 1], repeat=len(rest)):
         weights = torch.zeros(len(pop), **F64)
         weights[list(kept)] = 1.0
         weights[[j for j, c in zip(rest, chosen, strict=True) if c]] = 1 / p if weight == "rest" else 1.0
-        if weights.sum() > 0:  # a draw without keys counts as zero error
-            chance = p ** sum(chosen) * (1 - p) ** (len(rest) - sum(chosen))
-            square += chance * (outcome(scores, values, weights) - limit).square().sum().item()
+        if any(chosen):  # else the coins are thrown again
+            chance = p ** sum(chosen) * (1 - p) ** (len(rest) - sum(chosen)) / (1 - (1 - p) ** len(rest))
+            error = outcome(scores, values, weights) - limit
+            square, bias = square + chance * error.square().sum().item(), bias + chance * error
     result = exact_error(
         al.Head([[1.0]]),
         pop,
@@ -158,6 +159,17 @@ def test_bernoulli_equals_enumeration(population, n, with_kept, weight):
         sampling=Sampling(draw=Coins(), kept=Kept(sinks=1) if kept else Kept(), weight=weight),
     )
     assert result.mean_square.item() == pytest.approx(square, rel=1e-6, abs=1e-12)
+    assert result.bias_square.item() == pytest.approx(bias.square().sum().item(), rel=1e-5, abs=1e-12)
+
+
+def test_the_error_by_coins_does_not_rise_with_n():
+    """Six keys: a third of the draws at n = 1 would be empty."""
+    scores = torch.tensor([0.0, 0.5, -1.0, 1.0, 0.2, -0.3], **F64)
+    pop = al.Empirical(scores[:, None], torch.tensor([[1.0], [-1.0], [2.0], [0.5], [0.0], [-2.0]], **F64))
+    squares = exact_error(
+        al.Head([[1.0]]), pop, range(1, 7), [[1.0]], sampling=Sampling(draw=Coins())
+    ).mean_square
+    assert bool((squares.diff() < 0).all())
 
 
 def test_keeping_every_token_by_bernoulli_is_exact():

@@ -1,4 +1,4 @@
-"""Errors for many kept sets at once: against the formulas for one set, and against all draws."""
+"""Errors for many kept sets at once: against what is exact for one set, and against all draws."""
 
 from itertools import combinations
 
@@ -47,8 +47,9 @@ def one_by_one(seen: Seen, kept: Tensor, share: Tensor) -> Tensor:
 @needs_numba
 @pytest.mark.parametrize("options", [{}, {"own": True}, {"hidden": True}, {"sink": True, "hidden": True}])
 @pytest.mark.parametrize("spread", [0.3, 1.0, 2.5])
-def test_the_kernel_is_the_formula_for_one_set(spread, options):
-    """Above 64 keys both are f·g/h, and atoms are all that the kernel does otherwise: 1.5 % from four keys on."""
+def test_the_kernel_is_near_what_is_exact_for_one_set(spread, options):
+    """200 keys or 100: f·g/h and atoms are within 2 % of what is exact from four keys on. With fewer, n need not be whole for the
+    kernel, and the exact errors are joined by lines."""
     seen = seen_keys(200, spread, **options)
     kept = kept_sets(seen, 0, 1, 8, 20)
     share = shares(200)
@@ -58,10 +59,10 @@ def test_the_kernel_is_the_formula_for_one_set(spread, options):
     some = expected > 0
     assert int(some.sum()) > 90
     off = (found / expected - 1).abs().masked_fill(~some, 0.0)
-    assert float(off.max()) < 0.025
+    assert float(off.max()) < 0.05
     hidden = torch.zeros_like(kept[0]) if seen.hidden is None else seen.hidden
     number = (~(kept | hidden)).sum(2).T
-    assert float(off[share * number[..., None] >= 4].max()) < 0.015
+    assert float(off[share * number[..., None] >= 4].max()) < 0.02
 
 
 @needs_numba

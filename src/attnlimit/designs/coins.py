@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.stats import binom
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, uniform
+from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks, uniform
+from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.laplace import ENTRIES_AT_ONCE, HEAVY, SLOW_START, STEP, tau_grid
+from attnlimit.numerics.condensed import Condensed, condensed
+from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
 
 
 @dataclass(frozen=True)
 class Coins(Draw):
-    """Each key independently with probability n/R, R their number, so about n of them (Bernoulli subsampling)."""
+    """Each key independently with probability n/R, R their number, so about n of them (Bernoulli subsampling); all coins are thrown
+    again when no key is drawn, since attention needs one."""
 
     name, words = "coins", "keys by coins"
 
     def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
-        """Attention needs a key: when none is drawn, the one nearest to it is."""
-        ordered, order = uniform(population, generator).sort()
-        drawn = [int(torch.searchsorted(ordered, size / population)) for size in n]
-        return [order[: max(1, count)] for count in drawn]
+        """How many keys from one uniform number for all n, given that there is one; which ones from one order."""
+        order = torch.randperm(population, generator=generator, device=generator.device)
+        p = np.asarray(n) / population
+        nobody = (1 - p) ** population
+        drawn = binom.ppf(nobody + float(uniform(1, generator)) * (1 - nobody), population, p)
+        return [order[: max(1, int(count))] for count in np.atleast_1d(drawn)]
 
     def exact(self, rest: Rest, n_max: int) -> Moments:
-        return partial(coin_moments, rest)
+        return in_blocks(rest, lambda some: partial(coin_moments, some))
 
 
 def coin_moments(
@@ -41,80 +46,94 @@ def coin_moments(
 
         E‖Γ_n − Γ‖² = ∫ t e^{−tW_S} Φ { ‖U_S + Σ r_j w_j u_j‖² + Σ (r_j − r_j²) w_j²‖u_j‖² } dt,
 
-    and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt. A draw without any key has no output: it counts as
-    zero error, with probability (1 − p)^R.
+    and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt, less what no key at all adds to them, and over the probability
+    1 − (1 − p)^R that there is one.
     """
     atoms, kept, number = rest
     p = (n / number).clamp_max(1.0).expand(len(number), -1)
-    tau = tau_grid(atoms, int(number.max()), kept, SLOW_START)
-    error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
-    many = atoms.log_mass.exp() * number
-    sums = _compiled_sums if has_numba() and tau.device.type == "cpu" else _plain_sums
-    log_phi, noise, drift = sums(tau, atoms.scores, many, error, square, p)
+    tau = tau_grid(atoms, int(number.max()), kept, FAST_START)
+    tau, log_phi, noise, drift = coin_sums(tau, condensed(atoms, number), p, kept)
+    nobody = (number * torch.log1p(-p)).exp()
+    none = torch.zeros_like(p), torch.zeros_like(drift[:, :, 0])
     if kept is not None:
-        own = tau[:, None, :] + kept.log_weight[:, None, None] - stands_for[..., None].log()
-        own = own.clamp_max(HEAVY).exp()
+        own = (tau + kept.log_weight[:, None, None] - stands_for[..., None].log()).clamp_max(HEAVY).exp()
         log_phi = log_phi - own
         drift = drift + own[..., None] * kept.mean_error[:, None, None, :]
+        error = kept.mean_error[:, None, :]
+        none = nobody * error.square().sum(-1), nobody[..., None] * error
     phi, step = log_phi.exp(), STEP * atoms.smooth
-    square = step * (phi * (drift.square().sum(-1) + noise)).sum(2)
-    return square, step * (phi[..., None] * drift).sum(2)
+    square = step * (phi * (drift.square().sum(-1) + noise)).sum(2) - none[0]
+    bias = step * (phi[..., None] * drift).sum(2) - none[1]
+    return square.clamp_min(0) / (1 - nobody), bias / (1 - nobody)[..., None]
 
 
-def _compiled_sums(
-    tau: Tensor, scores: Tensor, number: Tensor, error: Tensor, square: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log Φ, Σ (r − r²)(tw)²‖u‖² and Σ r tw u, each (m, k, t, ·)."""
-    sums = torch.zeros(*tau.shape, p.shape[1], error.shape[-1] + 2, dtype=torch.float64)
-    inputs = (part.contiguous() for part in (tau, scores, number, error, square, p))
-    run_compiled(_accumulate, len(tau), *inputs, sums)
-    sums = sums.transpose(1, 2)
-    return sums[..., 0], sums[..., 1], sums[..., 2:]
+class CoinSums(NamedTuple):
+    """For each p, on its own stretch of τ."""
+
+    tau: Float[Tensor, "m k t"]
+    log_phi: Float[Tensor, "m k t"]
+    noise: Float[Tensor, "m k t"]
+    """Σ (r − r²)(tw)²‖u‖²."""
+    drift: Float[Tensor, "m k t q"]
+    """Σ r tw u."""
+
+
+def coin_sums(
+    tau: Float[Tensor, "m t"], atoms: Condensed, p: Float[Tensor, "m k"], kept: KeptSet | None = None
+) -> CoinSums:
+    """τ from where all keys together, p times, weigh e^{−9} (with kept ones e^{−16}: their mean error does not vanish at t = 0) to
+    where Φ ≤ e^{−p Σ(1 − e^{−tw})} is e^{−60}."""
+    y = (tau[..., None] + atoms.scores[:, None, :]).clamp_max(HEAVY).exp()
+    absent = -(torch.expm1(-y) @ atoms.number[..., None])  # (m, t, 1)
+    there = atoms.scores.masked_fill(atoms.number == 0, -torch.inf)
+    total = (p * (there.exp() * atoms.number).sum(1, keepdim=True)).clamp_min(1e-300).log()
+    total = total + 9 if kept is None else torch.logaddexp(total, kept.log_weight[:, None]) + 16
+    step = float(tau[0, 1] - tau[0, 0])
+    first = ((-torch.maximum(total, there.amax(1, keepdim=True) + 10) - tau[:, :1]) / step).floor()
+    last = (absent * p[:, None, :] <= 60).sum(1)
+    length = min(tau.shape[1], int((last - first).max()) + 1)
+    first = first.clamp(0, tau.shape[1] - length).long()
+    chances = _compiled if has_numba() and tau.device.type == "cpu" else _plain
+    stretch = first[..., None] + torch.arange(length, device=tau.device)  # (m, k, t)
+    q, pulled, noise = chances(y, stretch, p, atoms.square)
+    here = tau.gather(1, stretch.flatten(1)).reshape(stretch.shape)
+    drift = (pulled.flatten(1, 2) @ atoms.vector).unflatten(1, stretch.shape[1:])
+    log_phi = (q.log_().flatten(1, 2) @ atoms.number[..., None]).reshape(stretch.shape)
+    return CoinSums(here, log_phi, noise, drift)
+
+
+def _compiled(y: Tensor, stretch: Tensor, p: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q and r y of each key, and the noise."""
+    q, pulled = (torch.empty(*stretch.shape, y.shape[2], dtype=torch.float64) for _ in range(2))
+    noise = torch.empty(stretch.shape, dtype=torch.float64)
+    inputs = (part.contiguous() for part in (y, (-y).exp(), stretch[..., 0], p, square))
+    run_compiled(_accumulate, len(y), *inputs, q, pulled, noise)
+    return q, pulled, noise
 
 
 def _accumulate(
-    start: int, stop: int, tau: Any, scores: Any, number: Any, error: Any, square: Any, p: Any, out: Any
+    start: int, stop: int, y: Any, seen: Any, first: Any, p: Any, square: Any, q: Any, pulled: Any, noise: Any
 ) -> None:
+    keys = y.shape[2]
     for i in range(start, stop):
-        present = np.flatnonzero(number[i])
-        for t in range(tau.shape[1]):
-            for j in present:
-                y = math.exp(min(tau[i, t] + scores[i, j], 6.5))
-                seen, many = math.exp(-y), number[i, j]
-                for k in range(p.shape[1]):
-                    chance = p[i, k]
-                    if chance == 1.0:
-                        r = 1.0
-                        out[i, t, k, 0] -= many * y
-                    else:
-                        q = 1.0 - chance + chance * seen
-                        r = chance * seen / q
-                        out[i, t, k, 0] += many * math.log(q)
-                    if r < 1e-18:
-                        continue
-                    out[i, t, k, 1] += many * r * (1.0 - r) * y * y * square[i, j]
-                    w = many * r * y
-                    for c in range(error.shape[2]):
-                        out[i, t, k, 2 + c] += w * error[i, j, c]
+        for k in range(p.shape[1]):
+            chance = p[i, k]
+            for t in range(noise.shape[2]):
+                at, own = y[i, first[i, k] + t], seen[i, first[i, k] + t]
+                left, pull, spread = q[i, k, t], pulled[i, k, t], 0.0
+                for j in range(keys):
+                    drawn = chance * own[j]
+                    left[j] = 1.0 - chance + drawn
+                    r = drawn / left[j]
+                    pull[j] = r * at[j]
+                    spread += square[i, j] * (1.0 - r) * at[j] * pull[j]
+                noise[i, k, t] = spread
 
 
-def _plain_sums(
-    tau: Tensor, scores: Tensor, number: Tensor, error: Tensor, square: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in torch, some queries and one p at a time."""
-    rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * scores.shape[1]))
-    parts = []
-    for start in range(0, len(tau), rows):
-        block = slice(start, start + rows)
-        y = (tau[block, :, None] + scores[block, None, :]).clamp_max(HEAVY).exp_()
-        vectors, scalars = number[block, :, None] * error[block], (number[block] * square[block])[..., None]
-        each = []
-        for chance in p[block].unbind(1):
-            chance = chance[:, None, None]
-            log_q = torch.where(chance < 1, torch.log1p(chance * torch.expm1(-y)), -y)
-            r = chance / (chance + (1 - chance) * y.exp())
-            noise = (r * (1 - r) * y.square()) @ scalars
-            each.append(((log_q @ number[block, :, None])[..., 0], noise[..., 0], (r * y) @ vectors))
-        parts.append([torch.stack(part, 1) for part in zip(*each, strict=True)])
-    log_phi, noise, drift = (torch.cat(part) for part in zip(*parts, strict=True))
-    return log_phi, noise, drift
+def _plain(y: Tensor, stretch: Tensor, p: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in torch."""
+    y = y.gather(1, stretch.flatten(1)[..., None].expand(-1, -1, y.shape[2])).unflatten(1, stretch.shape[1:])
+    drawn = p[..., None, None] * (-y).exp()
+    q = 1 - p[..., None, None] + drawn
+    r = drawn / q
+    return q, r * y, ((1 - r) * r * y.square() @ square[:, None, :, None])[..., 0]

@@ -4,18 +4,19 @@ With e_j = e^{−tw_j}, and sums over all sets J of n of the R keys,
 
     E‖Γ_n − Γ‖² = C(R, n)⁻¹ ∫ t e^{−tW_S} Σ_J Π_{j∈J} e_j ‖U_S + Σ_{j∈J} w_j u_j‖² dt.
 
-The sums grow key by key, as elementary symmetric polynomials do, without any cancellation: with E_n = Σ_J Π e_j, V_n the
-same with Σ_J w u and Q_n with ‖Σ_J w u‖², a key more makes
+The sum over J is the coefficient of zⁿ of what a coin with odds z for every key would give, r_j = z e_j/(1 + z e_j),
 
-    E_n + e E_{n−1},   V_n + e (V_{n−1} + wu E_{n−1}),   Q_n + e (Q_{n−1} + 2 wu·V_{n−1} + ‖wu‖² E_{n−1})
+    Π (1 + z e_j) { ‖U_S + Σ r_j w_j u_j‖² + Σ (r_j − r_j²) w_j²‖u_j‖² },
 
-of them. This costs R² steps at each t, and is done for up to `FEW` keys. For more, three schemes beside it are cheaper: n
-independent keys (f), a coin of chance n/R for every key (g), and a Poisson number of independent keys with mean n (h), and
+and is found in one of four ways, all of them the same number:
 
-    E‖Γ_n − Γ‖² ≈ f(n) g(n) / h(n)
+- up to `FEW` keys the sums grow key by key, as elementary symmetric polynomials do (R² steps at each t);
+- up to n = `LOW` by power series in z, from the sums of e_j^k, w_j u_j e_j^k and w_j²‖u_j‖² e_j^k;
+- beyond, the coefficient is an integral over the circle |z| = n/(R − n), on which only the stretch near the real axis counts:
+  coins with odds around n/(R − n), a grid that all n share, are continued into it by polynomials of degree 15;
+- where n is within `HIGH` of R, or where degree 13 gives another value, by the trapezoid rule over the whole circle.
 
-is right at n = 1 and n = R, where n ≪ R (g/h → 1), where the central limit theorem holds (g/h → 1 − n/R) and where one
-key has all the weight (the chance to miss it, 1 − n/R).
+More than 12 keys of similar score are condensed first (see `numerics.condensed`). Together good to 1e-6.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +32,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.designs.coins import coin_moments
-from attnlimit.designs.draw import Draw, Moments, Rest
+from attnlimit.designs.coins import coin_sums
+from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.laplace import HEAVY, SLOW_START, STEP, Transforms, tau_grid, transforms
+from attnlimit.numerics.condensed import Condensed, condensed
+from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
 
 FEW = 64
 """Keys up to which all sets are summed over."""
+LOW, HIGH = 48, 12
+SPACING, WINDOW = 0.25, 16
+"""Of the grid of log odds, and how many of its points serve an n."""
+AGREE = 1e-6
+"""Relative difference between windows of 16 and 14 points above which the whole circle is taken."""
+
+Found = Tensor
+"""C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, (m, t, k, 2 + p)."""
 
 
 @dataclass(frozen=True)
@@ -50,56 +61,230 @@ class Different(Draw):
         return [order[:size] for size in n]
 
     def exact(self, rest: Rest, n_max: int) -> Moments:
-        """Zero where n ≥ R."""
+        """Zero where n ≥ R; n whole."""
         few = (rest.number <= FEW)[:, 0]
-        small, large = rest.of(few), rest.of(~few)
-        shared = transforms(large.atoms, large.kept, n_max, SLOW_START) if bool((~few).any()) else None
+        groups = [(rows, way) for rows, way in ((few, _few), (~few, _many)) if bool(rows.any())]
+        ready = [(rows, in_blocks(rest.of(rows), way)) for rows, way in groups]
 
         def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
             n = n.expand(len(few), -1)
             square = torch.zeros(n.shape, dtype=torch.float64, device=n.device)
             bias = square[..., None].expand(-1, -1, rest.atoms.limit.shape[-1]).clone()
-            if shared is not None:
-                square[~few], bias[~few] = _product(large, shared, n[~few], stands_for[~few])
-            if bool(few.any()):
-                square[few], bias[few] = set_moments(small, n[few], stands_for[few])
-            return square, bias
+            for rows, exact in ready:
+                square[rows], bias[rows] = exact(n[rows], stands_for[rows])
+            return square.clamp_min(0), bias
 
         return moments
 
 
-def set_moments(
-    rest: Rest, n: Float[Tensor, "m k"], stands_for: Float[Tensor, "m k"]
+def _integrated(
+    rest: Rest, tau: Tensor, found: Found, n: Tensor, stands_for: Tensor
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
-    """The formula above, with the bias C(R, n)⁻¹ ∫ e^{−tW_S} Σ_J Π e_j (U_S + Σ_J w_j u_j) dt; zero where n ≥ R.
-
-    Keys of equal score may come as one atom of several: each is then an atom of its own here.
-    """
-    atoms, kept, number = rest
-    tau = tau_grid(atoms, int(number.max()), kept, SLOW_START)
-    many = (atoms.log_mass.exp() * number).round()
-    error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
-    most = int(n.masked_fill(n >= number, 0).max())
-    sums = torch.zeros(*tau.shape, most + 1, error.shape[-1] + 2, dtype=torch.float64)
-    sums[..., 0, 0] = 1.0
-    grow = _compiled_sets if has_numba() and tau.device.type == "cpu" else _plain_sets
-    sums = grow(tau, atoms.scores, many, error, square, sums.to(tau.device))
-    size = n.clamp_max(most).long()
-    found = sums.gather(2, size[:, None, :, None].expand(-1, tau.shape[1], -1, sums.shape[-1]))
-    log_sets = torch.lgamma(number + 1) - torch.lgamma(n + 1) - torch.lgamma((number - n).clamp_min(0) + 1)
-    # the sums have e_j relative to that of the lightest key, which n keys together lack n times
-    lightest = (tau + atoms.scores.masked_fill(many == 0, torch.inf).amin(1, keepdim=True)).clamp_max(HEAVY)
-    log_phi = -log_sets[:, None] - n[:, None] * lightest.exp()[..., None]
+    """∫ over t of what was found, with the kept keys; zero where n ≥ R."""
     sets, pairs, drift = found[..., 0], found[..., 1], found[..., 2:]
-    if kept is not None:
-        own = tau[..., None] + kept.log_weight[:, None, None] - stands_for[:, None].log()
+    phi = torch.full_like(sets, STEP * rest.atoms.smooth).masked_fill((n >= rest.number)[:, None], 0.0)
+    if rest.kept is not None:
+        own = tau[..., None] + rest.kept.log_weight[:, None, None] - stands_for[:, None].log()
         own = own.clamp_max(HEAVY).exp()
-        log_phi = log_phi - own
-        error = kept.mean_error[:, None, None]
+        error = rest.kept.mean_error[:, None, None]
         pairs = pairs + 2 * own * (drift * error).sum(-1) + own.square() * sets * error.square().sum(-1)
         drift = drift + (own * sets)[..., None] * error
-    phi = (STEP * atoms.smooth) * log_phi.exp().masked_fill((n >= number)[:, None], 0.0)
+        phi = phi * (-own).exp()
     return (phi * pairs).sum(1), (phi[..., None] * drift).sum(1)
+
+
+def _log_sets(number: Tensor, n: Tensor) -> Tensor:
+    """log C(R, n)."""
+    return torch.lgamma(number + 1) - torch.lgamma(n + 1) - torch.lgamma((number - n).clamp_min(0) + 1)
+
+
+def _few(rest: Rest) -> Moments:
+    """E_n = Σ_J Π e_j, V_n the same with Σ_J w u and Q_n with ‖Σ_J w u‖²: without any cancellation, a key more makes
+
+        E_n + e E_{n−1},   V_n + e (V_{n−1} + wu E_{n−1}),   Q_n + e (Q_{n−1} + 2 wu·V_{n−1} + ‖wu‖² E_{n−1})
+
+    of them. Keys of equal score may come as one atom of several: each is then an atom of its own here.
+    """
+    atoms, kept, number = rest
+    tau = tau_grid(atoms, int(number.max()), kept, FAST_START)
+    many = (atoms.log_mass.exp() * number).round()
+    error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
+    # the sums have e_j relative to that of the lightest key, which n keys together lack n times
+    lightest = (tau + atoms.scores.masked_fill(many == 0, torch.inf).amin(1, keepdim=True)).clamp_max(HEAVY)
+
+    def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
+        most = int(n.masked_fill(n >= number, 0).max())
+        sums = torch.zeros(*tau.shape, most + 1, error.shape[-1] + 2, dtype=torch.float64)
+        sums[..., 0, 0] = 1.0
+        grow = _compiled_sets if has_numba() and tau.device.type == "cpu" else _plain_sets
+        sums = grow(tau, atoms.scores, many, error, square, sums.to(tau.device))
+        size = n.clamp_max(most).long()
+        found = sums.gather(2, size[:, None, :, None].expand(-1, tau.shape[1], -1, sums.shape[-1]))
+        scale = -_log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
+        return _integrated(rest, tau, found * scale.exp()[..., None], n, stands_for)
+
+    return moments
+
+
+def _many(rest: Rest) -> Moments:
+    """Their keys condensed once."""
+    keys = condensed(rest.atoms, rest.number)
+    tau = tau_grid(rest.atoms, int(rest.number.max()), rest.kept, FAST_START)
+
+    def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = n <= _lowest(rest.number), (n > rest.number - HIGH) & (n < rest.number)
+        between = ~low & (n <= rest.number - HIGH)
+        square, bias = torch.zeros_like(n), n.new_zeros(*n.shape, keys.vector.shape[-1])
+        if bool(between.any()):
+            square, bias, agreed = _between(rest, keys, tau, n, stands_for, between)
+            high = high | ~agreed
+        for column in high.any(0).nonzero()[:, 0]:
+            rows = high[:, column]
+            found = _circle(
+                Condensed(*(part[rows] for part in keys)), tau[rows], rest.number[rows], n[rows, column]
+            )
+            at = n[rows, column, None], stands_for[rows, column, None]
+            here, drift = _integrated(rest.of(rows), tau[rows], found[:, :, None], *at)
+            square[rows, column], bias[rows, column] = here[:, 0], drift[:, 0]
+        if bool(low.any()):
+            columns = low.any(0)
+            size = torch.where(low, n, 1.0)[:, columns]
+            found = _series(keys, tau, rest.number, size)
+            here, drift = _integrated(rest, tau, found, size, stands_for[:, columns])
+            square[:, columns] = torch.where(low[:, columns], here, square[:, columns])
+            bias[:, columns] = torch.where(low[:, columns, None], drift, bias[:, columns])
+        return square, bias
+
+    return moments
+
+
+def _lowest(number: Tensor) -> Tensor:
+    """How far the power series serves: it loses e^{n²/R} to cancellation."""
+    return (20 * number).sqrt().floor().clamp_max(LOW)
+
+
+def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"]) -> Found:
+    """Σ log(1 + z e) = −Σ_k (−z)^k Σ e^k / k, Σ r wu = −Σ_k (−z)^k Σ e^k wu and Σ (r − r²) w²‖u‖² the same with k e^k, up to
+    the power of z that n needs, or where n/(R − n) to that power is 1e-12. In powers of z R."""
+    most = int(n.max())
+    odds = float((most / (number - most)).max())
+    terms = most if odds > 0.3 else min(most, math.ceil(27.6 / -math.log(odds)))
+    y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
+    sign, seen = -1 / number[..., None], (-y).exp()
+    power = [-sign * seen]
+    for _ in range(1, terms):
+        power.append(power[-1] * seen * sign)
+    powers, shape = torch.cat(power, 1), (terms, tau.shape[1])  # −(−e/R)^k, (m, k·t, j)
+    many = y.repeat(1, terms, 1)
+    k = torch.arange(1, terms + 1, dtype=y.dtype, device=y.device)
+    sums = (powers @ keys.number[..., None]).unflatten(1, shape)[..., 0].mT.contiguous()
+    drift = (powers.mul_(many) @ keys.vector).unflatten(1, shape).transpose(1, 2).contiguous()
+    own = k * (powers.mul_(many) @ keys.square[..., None]).unflatten(1, shape)[..., 0].mT
+    sets = y.new_zeros(*tau.shape, most + 1 + 2 * terms)  # the coefficients of most, most − 1, …, 0 and below
+    sets[..., most] = 1.0
+    for size in range(1, most + 1):
+        before = sets[..., most - size + 1 : most - size + 1 + terms]
+        sets[..., most - size] = (sums * before).sum(-1) / size
+    pairs = y.new_zeros(*tau.shape, 2 * terms + 1)
+    pairs[..., 1 : terms + 1] = own
+    products = drift @ drift.mT
+    for one in range(terms):
+        pairs[..., one + 2 : one + terms + 2] += products[..., one, :]
+    place = most - n.long()[..., None] + torch.arange(2 * terms + 1, device=n.device)
+    lower = sets.gather(2, place.flatten(1)[:, None].expand(-1, tau.shape[1], -1)).unflatten(
+        2, place.shape[1:]
+    )
+    scale = (n * number.log() - _log_sets(number, n)).exp()[:, None, :, None]
+    return scale * torch.cat(
+        [lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1
+    )
+
+
+def _between(
+    rest: Rest, keys: Condensed, tau: Tensor, n: Tensor, stands_for: Tensor, between: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """E‖Γ_n − Γ‖² and the bias from coins at log odds in steps of SPACING; and where they do not depend on the window."""
+    number, step = rest.number, STEP * rest.atoms.smooth
+    n = torch.where(between, n, number / 2)
+    log_odds = (n / (number - n)).log()
+    place = torch.where(between, (log_odds / SPACING).floor(), torch.nan)
+    first = place.nan_to_num(nan=torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0) - WINDOW // 2 + 1
+    last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + WINDOW // 2
+    grid = first + torch.arange(int((last - first).max()) + 1, dtype=n.dtype, device=n.device)
+    here, log_phi, noise, drift = coin_sums(tau, keys, torch.sigmoid(SPACING * grid), rest.kept)
+    phi, pairs = step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
+    alone = slice(
+        1 if bool((n == n[:1]).all() and (number == number[0]).all()) else None
+    )  # one row serves all
+    window = partial(_continue, n[alone], number[alone], log_odds[alone], first[alone], grid.shape[1])
+    weight = window(WINDOW)
+    if rest.kept is None:
+        squares, pulls = (phi * pairs).sum(-1)[:, None], (phi[..., None, :] @ drift)[:, :, 0]
+        bias = weight @ pulls
+    else:
+        error = rest.kept.mean_error
+        own = here[:, None] + (rest.kept.log_weight[:, None] - stands_for.log())[..., None, None]
+        own = own.clamp_max(HEAVY).exp()  # (m, k, i, t)
+        damped = phi[:, None] * (-own).exp()
+        cross = (drift @ error[:, None, :, None])[..., 0]
+        squares = (
+            pairs[:, None]
+            + 2 * own * cross[:, None]
+            + own.square() * error.square().sum(-1)[:, None, None, None]
+        )
+        squares = (damped * squares).sum(-1)
+        bias = (weight[..., None] * damped).flatten(2) @ drift.flatten(1, 2)
+        bias = bias + (weight * (damped * own).sum(-1)).sum(-1)[..., None] * error[:, None]
+    wide, narrow = (weight * squares).sum(-1), (window(WINDOW - 2) * squares).sum(-1)
+    agreed = ~between | ((wide - narrow).abs() <= AGREE * wide)
+    return torch.where(between, wide, 0.0), torch.where(between[..., None], bias, 0.0), agreed
+
+
+def _continue(
+    n: Tensor, number: Tensor, log_odds: Tensor, first: Tensor, points: int, window: int
+) -> Float[Tensor, "m k i"]:
+    """What the values at the grid's points count in the integral over the circle, P(N = n)⁻¹ (2π)⁻¹ ∫ (1 − p + p e^{iθ})^R e^{−inθ}
+    L(log odds + iθ) dθ, L the polynomial through the `window` points around the log odds."""
+    p = n / number
+    place = (log_odds / SPACING).floor() - window // 2 + 1
+    theta = (0.6 / (n * (1 - p)).sqrt())[..., None] * (torch.arange(13, dtype=n.dtype, device=n.device) + 0.5)
+    kernel = (
+        number[..., None] * torch.log1p(p[..., None] * torch.expm1(1j * theta)) - 1j * n[..., None] * theta
+    )
+    kernel = kernel.exp()
+    k = torch.arange(window, dtype=n.dtype, device=n.device)
+    away = (1j * theta)[..., None] / SPACING - (place[..., None] + k - log_odds[..., None] / SPACING)[
+        :, :, None
+    ]
+    basis = ((kernel * away.prod(-1))[..., None] / away).real.sum(2)
+    scale = (-torch.lgamma(k + 1) - torch.lgamma(window - k)).exp() * (-1.0) ** (window - 1 - k)
+    weights = basis * scale / kernel.real.sum(2, keepdim=True)
+    where = (place - first).long()[..., None] + torch.arange(window, device=n.device)
+    return n.new_zeros(*n.shape, points).scatter(2, where.clamp(0, points - 1), weights)
+
+
+def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float[Tensor, " m"]) -> Found:
+    """The trapezoid rule on |z| = n/(R − n), (m, t, 2 + p)."""
+    p = n[:, None] / number
+    points = 2 * int(3.5 * (n * (1 - p[:, 0])).sqrt().max() + 8) + 1
+    y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
+    seen = (-y).exp()
+    vector, square, many = (part.to(torch.complex128) for part in (keys.vector, keys.square, keys.number))
+    log_chance = (
+        _log_sets(number, n[:, None]) + n[:, None] * p.log() + (number - n[:, None]) * torch.log1p(-p)
+    )
+    total = torch.zeros(())
+    for k in range(points // 2 + 1):
+        turn = complex(math.cos(2 * math.pi * k / points), math.sin(2 * math.pi * k / points))
+        drawn = p[..., None] * turn * seen
+        q = 1 - p[..., None] + drawn
+        r = drawn / q
+        log_phi = (q.log() @ many[..., None])[..., 0] - (2j * math.pi * k / points) * n[:, None] - log_chance
+        drift = (r * y) @ vector
+        pairs = drift.square().sum(-1, keepdim=True) + (r * (1 - r) * y.square()) @ square[..., None]
+        part = log_phi.exp()[..., None] * torch.cat([torch.ones_like(pairs), pairs, drift], -1)
+        total = total + part.real * ((2 if k else 1) / points)
+    return total
 
 
 def _compiled_sets(
@@ -157,38 +342,3 @@ def _plain_sets(
             more = torch.cat([sets[..., None], pairs[..., None], vectors], -1)
             sums = torch.cat([sums[:, :, :1], sums[:, :, 1:] + more], 2)
     return sums
-
-
-def _product(
-    rest: Rest, shared: Transforms, n: Float[Tensor, "m k"], stands_for: Float[Tensor, "m k"]
-) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
-    """f g / h, and the bias of the coins."""
-    once, bias = coin_moments(rest, n, stands_for)
-    independent, _ = shared.moments(n, stands_for)
-    ratio = once / poisson_squares(shared, n, stands_for).clamp_min(1e-300)
-    found = torch.where(n > 1, (independent * ratio).clamp_min(0), independent)
-    all_drawn = n >= rest.number
-    return found.masked_fill(all_drawn, 0.0), bias.masked_fill(all_drawn[..., None], 0.0)
-
-
-def poisson_squares(
-    shared: Transforms, n: Float[Tensor, "#m k"], stands_for: Float[Tensor, "m k"]
-) -> Float[Tensor, "m k"]:
-    """E‖Γ_N − Γ‖² for a Poisson number N of independent keys with mean n: φⁿ is e^{−n(1 − φ)} here,
-
-        ∫ t e^{−tW_S} e^{−n(1 − φ)} { ‖U_S + n E[w u e^{−tw}]‖² + n E[w²‖u‖² e^{−tw}] } dt.
-
-    No key at all counts as zero error, as with coins.
-    """
-    n = n[:, None, :]
-    log_phi = n * torch.expm1(shared.log_phi)[..., None]
-    g = shared.first
-    square = n.square() * g.square().sum(-1)[..., None] + n * shared.second[..., None]
-    if shared.kept is not None:
-        own = shared.tau[..., None] + shared.kept.log_weight[:, None, None] - stands_for[:, None, :].log()
-        own = own.clamp_max(HEAVY).exp()  # t W_S, per n
-        error = shared.kept.mean_error[:, None, :]
-        square = square + own.square() * error.square().sum(-1, keepdim=True)
-        square = square + 2 * n * own * (error * g).sum(-1)[..., None]
-        log_phi = log_phi - own
-    return shared.step * (log_phi.exp() * square).sum(1)

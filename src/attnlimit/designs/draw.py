@@ -14,6 +14,8 @@ from torch import Tensor
 from attnlimit.errors import NotKnown
 from attnlimit.numerics.atoms import Atoms, KeptSet
 
+ATOMS_AT_ONCE = 640
+"""Of all queries of a block together."""
 Moments: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(n (1 or m, k), how many keys each drawn one stands for (m, k)) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
 
@@ -26,7 +28,7 @@ class Rest(NamedTuple):
     number: Float[Tensor, "m 1"]
     """How many keys; infinite for a law."""
 
-    def of(self, rows: Bool[Tensor, " m"]) -> Rest:
+    def of(self, rows: Bool[Tensor, " m"] | Int[Tensor, " k"]) -> Rest:
         """Those of some queries."""
         scores, log_mass, mean, spread, limit, smooth = self.atoms
         shared = len(mean) == 1 < len(limit)
@@ -64,6 +66,21 @@ class Draw(ABC):
             f"The error of {self.words} is not known exactly: use measure_convergence (Monte Carlo) with this sampling, or "
             "draw independent or different keys."
         )
+
+
+def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:
+    """The moments of all queries, from those of a few at a time."""
+    size = max(1, ATOMS_AT_ONCE // min(rest.atoms.scores.shape[1], 128))
+    blocks = torch.arange(len(rest.number), device=rest.number.device).split(size)
+    ready = [exact(rest.of(rows)) for rows in blocks]
+
+    def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
+        n = n.expand(len(stands_for), -1)
+        each = [one(n[rows], stands_for[rows]) for one, rows in zip(ready, blocks, strict=True)]
+        square, bias = (torch.cat(part) for part in zip(*each, strict=True))
+        return square, bias
+
+    return moments
 
 
 def uniform(count: int, generator: torch.Generator) -> Float[Tensor, " count"]:

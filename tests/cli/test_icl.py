@@ -58,7 +58,7 @@ def called(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize("name", ["icl-risk", "icl-trajectory"])
 def test_the_shipped_files_hold_the_published_settings(name: str) -> None:
     """d = 5, SGD 1e-3, batch 128, noise variance 0.1, I and 0.5^|i−j|, w ~ N(0, I/d), 300,000 steps."""
-    asked = [kind("icl").what.model_validate(what) for what in points(load_study(EXAMPLES / f"{name}.yaml"))]
+    asked = [kind("icl").model_validate(what) for what in points(load_study(EXAMPLES / f"{name}.yaml"))]
     assert [one.attention for one in asked] == ["softmax", "linear"] * 2
     covariances = [torch.eye(5).double()] * 2 + [ar1(5, 0.5)] * 2
     for one, cov in zip(asked, covariances, strict=True):
@@ -72,8 +72,7 @@ def test_the_shipped_files_hold_the_published_settings(name: str) -> None:
         assert max(one.lengths) == 1000
         assert name != "icl-risk" or len(one.lengths) == 19
     quick = [
-        kind("icl").what.model_validate(what)
-        for what in points(load_study(EXAMPLES / f"{name}.yaml", quick=True))
+        kind("icl").model_validate(what) for what in points(load_study(EXAMPLES / f"{name}.yaml", quick=True))
     ]
     assert [one.task for one in quick] == [one.task for one in asked]
     assert all(one.optimizer.steps <= 1000 for one in quick)

@@ -16,6 +16,7 @@ from attnlimit.report.figures.study import study_pictures
 from attnlimit.report.html import page, write_report
 from attnlimit.report.html.page import Page, Sheet
 from attnlimit.report.html.study import study_page
+from attnlimit.sampling import Convergence as Experiment
 from attnlimit.studies import Findings, Serial, Study, open_run, run_study, study_from
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.convergence import Convergence, Measured
@@ -29,10 +30,9 @@ HOSTILE = "</script><script>window.hacked = 1</script>"
 def point(k: int, horizon: float, exponent: float | None, **more: object) -> Point[Measured]:
     """A curve of 20 replicates whose fit is what is asked for."""
     squares = torch.tensor([[0.09, 0.01]] * 20) * torch.linspace(0.9, 1.1, 20)[:, None]
-    fields = {"statistic": "map", "method": "m", "reference": "limit", **more}
-    found = Measured(
-        n=(10, 100), squares=squares.double(), norms=None, limit=Limit(horizon, exponents(horizon)), **fields
-    )
+    fields = {"statistic": "map", "how": "m", "reference": "limit", **more}
+    made = Experiment(n=(10, 100), squares=squares.double(), norms=None, **fields)
+    found = Measured(made, Limit(horizon, exponents(horizon)))
     fit: PowerFit | str = "none"
     if exponent is not None:
         ends = (exponent - 0.02, exponent + 0.02)
@@ -92,7 +92,7 @@ def test_unfinished_study():
 
 
 def test_hostile_study():
-    data = study_page(found(point(0, 0.5, 0.4, method=HOSTILE, statistic=HOSTILE)))
+    data = study_page(found(point(0, 0.5, 0.4, how=HOSTILE, statistic=HOSTILE)))
     text = page(data)
     assert HOSTILE not in text
     assert text.count("<script") == 2

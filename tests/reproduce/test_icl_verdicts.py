@@ -12,9 +12,10 @@ from attnlimit import exponents
 from attnlimit.icl import LinearRegression, ar1, tuned
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.reproduce import Outcome, find
+from attnlimit.sampling import Convergence
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.concentration import Concentrated, Concentration
-from attnlimit.studies.kinds.icl import Asked, Trained
+from attnlimit.studies.kinds.icl import ARRAYS, Asked, Trained
 from attnlimit.studies.setting import Limit
 
 AGREES, DIFFERS, CANNOT_TELL = Outcome.AGREES, Outcome.DIFFERS, Outcome.CANNOT_TELL
@@ -35,16 +36,16 @@ def along(power: float) -> Trained:
     rows = (SEEDS[:, None] * falls).expand(3, 3, 4)
     times = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
     none = rows.new_zeros(3, 3, 4, 4, 4)
-    return Trained(
-        Asked.model_validate(WHAT), times, none, none, rows, rows, rows, rows, rows[..., 0], rows, none[..., :0, 0]
-    )  # fmt: skip
+    found = (times, none, none, rows, rows, rows, rows, rows[..., 0], rows, none[..., :0, 0])
+    return Trained(Asked.model_validate(WHAT), dict(zip(ARRAYS, found, strict=True)))
 
 
 def ended(attention: str, factor: Callable[[float], float] = lambda L: 1.0) -> Trained:
     """The same with risks at the end that are `factor` times those predicted."""
     exact = torch.tensor([factor(L) * tuned(TASK, L, attention)[1] for L in LENGTHS], dtype=torch.float64)
     spread = torch.tensor([0.998, 1.0, 1.002], dtype=torch.float64)
-    return replace(along(1.0), risk=(spread[:, None] * exact).expand(3, 3, 4))
+    made = along(1.0)
+    return replace(made, arrays=made.arrays | {"risk": (spread[:, None] * exact).expand(3, 3, 4)})
 
 
 def regression(softmax: Trained, linear: Trained) -> list:
@@ -97,9 +98,10 @@ def gradients(exponent: Callable[[float], float], off: float = 1.0) -> list:
         fit = PowerFit(exponent=exponent(H), interval=(exponent(H) - 0.01, exponent(H) + 0.01), level=0.95, intercept=0.0,
                        residual_rms=0.0, n=n, replicates=2, method="made")  # fmt: skip
         quantities = ("output", "A", "V")
-        found = Concentrated(
-            what, dict.fromkeys(quantities, squares), dict.fromkeys(quantities, squares.sqrt())
-        )
+        made_of = {
+            name: Convergence(n, name, squares, squares.sqrt(), "made", "limit") for name in quantities
+        }
+        found = Concentrated(what, made_of)
         vars(found).update(
             fits=dict.fromkeys(quantities, fit), exact=ErrorCurve(n, rms), limit=Limit(H, exponents(H))
         )

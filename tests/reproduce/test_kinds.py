@@ -26,9 +26,7 @@ def test_sums_of_signs_are_binomial(count):
 
 def test_phase_rows_are_the_diagram():
     found = kind("phase")
-    what = found.what.model_validate(
-        {"law": {"name": "gaussian", "dim": 1}, "kappa": [1.0, 3.0], "n": [1, 100]}
-    )
+    what = found.model_validate({"law": {"name": "gaussian", "dim": 1}, "kappa": [1.0, 3.0], "n": [1, 100]})
     result = found.run(what, 1, 0, None)
     diagram = phase_diagram(Gaussian(dim=1), [1.0, 3.0], [1, 100])
     rows = list(result.rows())
@@ -39,7 +37,7 @@ def test_phase_rows_are_the_diagram():
 
 def hardmax(rule, dim=3, n=(10, 1000, 10**6)):
     found = kind("hardmax")
-    what = found.what.model_validate({"dim": dim, "kappa": rule, "n": list(n)})
+    what = found.model_validate({"dim": dim, "kappa": rule, "n": list(n)})
     result = found.run(what, 1, 0, None)
     assert all(len(row) == len(found.result.columns) for row in result.rows())
     return result.summary()
@@ -64,7 +62,7 @@ def test_concentration_of_chunks_is_that_of_all_and_meets_the_exact_curve():
         "head": {"name": "identity", "horizon": 0.5},
         "n": [20, 80, 320],
     }
-    what = found.what.model_validate({**setting, "queries": 32})
+    what = found.model_validate({**setting, "queries": 32})
     parts = [found.run(what, 40, seed, None) for seed in (1, 2)]
     told = found.result.joined(parts).summary()
     assert told["replicates"] == 80
@@ -90,7 +88,7 @@ GAUSSIAN = {
 def test_both_moments_at_once_are_those_measured_one_at_a_time(replicates):
     """From the same generator, with the control (from 8 replicates on) and without it."""
     found = kind("output_moments")
-    what = found.what.model_validate(GAUSSIAN)
+    what = found.model_validate(GAUSSIAN)
     result = found.run(what, replicates, 3, None)
     head, law = what.build()
     for name in ("mean", "covariance"):
@@ -103,19 +101,21 @@ def test_both_moments_at_once_are_those_measured_one_at_a_time(replicates):
             queries=Own(32),
             generator=3,
         )
-        np.testing.assert_allclose(getattr(result, name).squares, alone.squares, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(
+            getattr(result, name).experiment.squares, alone.squares, rtol=1e-9, atol=1e-15
+        )
     assert len(list(result.rows())) == 2 * replicates * 3
 
 
 def test_the_precision_of_both_slopes_counts_in_their_units():
     found = kind("output_moments")
-    what = found.what.model_validate(GAUSSIAN)
+    what = found.model_validate(GAUSSIAN)
     results = [found.run(what, 20, seed, None) for seed in (1, 2)]
     joined = found.result.joined(results)
     told = joined.summary()
     halves = {name: np.diff(told[name]["fit"]["interval"])[0] / 2 for name in ("mean", "covariance")}
     assert found.half_width(what, joined, "slope", 0.95) == pytest.approx(max(halves.values()))
-    fine = found.what.model_validate({**GAUSSIAN, "unit": {"mean": halves["mean"], "covariance": 100.0}})
+    fine = found.model_validate({**GAUSSIAN, "unit": {"mean": halves["mean"], "covariance": 100.0}})
     assert found.half_width(fine, joined, "slope", 0.95) == pytest.approx(1.0)
     with pytest.raises(InputError, match="has a precision of: slope"):
         found.half_width(what, joined, "error", 0.95)
@@ -123,6 +123,6 @@ def test_the_precision_of_both_slopes_counts_in_their_units():
 
 def test_both_moments_are_for_gaussian_tokens():
     found = kind("output_moments")
-    what = found.what.model_validate({**GAUSSIAN, "law": {"name": "sphere", "dim": 4}})
+    what = found.model_validate({**GAUSSIAN, "law": {"name": "sphere", "dim": 4}})
     with pytest.raises(InputError, match="Kind output_moments is for Gaussian tokens, got Sphere"):
         found.check(what)

@@ -199,7 +199,7 @@ def test_an_address_without_answer_is_none():
 
 def heads_of(text, **more):
     what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "queries": 4, "n": [8, 16, 32]}
-    return kind("model_convergence").what.model_validate(what | {"curves": [{}], "batch": 2} | more)
+    return kind("model_convergence").model_validate(what | {"curves": [{}], "batch": 2} | more)
 
 
 def test_a_task_is_a_pure_function_of_its_fields_and_seed(text):
@@ -311,7 +311,7 @@ def test_fields_that_do_not_fit_are_refused(more, words):
 
 def downstream(text, **more):
     what = {"model": "random-bert", "text": text, "tokens": 48, "keys": 4, "windows": 1}
-    return kind("downstream").what.model_validate(what | more)
+    return kind("downstream").model_validate(what | more)
 
 
 @pytest.mark.parametrize("model", ["random-bert", "random-classifier"])
@@ -367,7 +367,7 @@ def test_a_classifier_of_ones_own_is_read_from_its_folder_with_its_texts(text, t
     ready.tokenizer.save_pretrained(folder)
     (folder / "texts.jsonl").write_bytes(Path(text[0]["file"]).read_bytes())
     found, model = kind("downstream"), {"first_of": [str(folder), "random-classifier"]}
-    what = found.what.model_validate({"model": model, "tokens": 1000, "keys": 8, "windows": 1})
+    what = found.model_validate({"model": model, "tokens": 1000, "keys": 8, "windows": 1})
     assert what.model.words() == f"Weights: {folder}."
     assert what.text[0].sha256 == text[0]["sha256"]
     result = found.run(what, 1, 0, None)
@@ -408,7 +408,7 @@ def test_a_cloud_is_pictured_and_covered(text):
     pytest.importorskip("sklearn")
     found = kind("token_cloud")
     what = {"model": "random-bert", "text": text, "tokens": 64, "passages": 2, "layer": 1, "points": 60}
-    what = found.what.model_validate(what | {"n": [5, 20, 60], "draws": 20})
+    what = found.model_validate(what | {"n": [5, 20, 60], "draws": 20})
     result = found.run(what, 1, 0, None)
     assert result.to_dict() == found.run(what, 1, 0, None).to_dict()
     assert result.to_dict() == found.result.from_dict(result.to_dict()).to_dict()
@@ -430,7 +430,7 @@ def test_a_cloud_is_pictured_and_covered(text):
 def test_an_analysis_is_that_of_analyze_with_the_task_s_seed(text):
     found = kind("analyze")
     what = {"model": "random-bert", "text": text, "tokens": 48, "queries": 4, "passages": 1, "rel_error": 0.2}
-    what = found.what.model_validate(what)
+    what = found.model_validate(what)
     one, other = (found.run(what, 1, seed, None) for seed in (3, 4))
     given = texts([text[0]["file"]])
     reading = Reading(tokens=48, queries=4, passages=1, seed=3)

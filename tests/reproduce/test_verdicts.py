@@ -11,6 +11,7 @@ from attnlimit import Gaussian, exponents, phase_diagram
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.reproduce import Outcome, find
 from attnlimit.reproduce.constants import uniform_rows
+from attnlimit.sampling import Convergence as Experiment
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.convergence import Convergence, Measured
 from attnlimit.studies.kinds.exact import ExactCurves
@@ -46,7 +47,8 @@ def measured(statistic, n, errors, relative, H, fitted):
     error = torch.tensor(errors, dtype=torch.float64)
     squares = torch.stack([error**2 * (1 - 2 * relative), error**2 * (1 + 2 * relative)])
     norms = torch.stack([error * (1 - relative), error * (1 + relative)])
-    found = Measured(tuple(n), statistic, squares, norms, "made", "limit", Limit(H, exponents(H)))
+    made = Experiment(tuple(n), statistic, squares, norms, "made", "limit")
+    found = Measured(made, Limit(H, exponents(H)))
     vars(found)["_fitted"] = fitted
     return found
 
@@ -85,7 +87,7 @@ def test_sharp_rates_agree_with_curves_of_the_sharp_exponents_alone():
 def phases():
     n = [round(10 ** (k / 4)) for k in range(49)]
     kappa = [1.0, 1.5, 2.0, 2.5, 3.0, 3.3, 3.6, 3.8, 4.0, 6.0, 8.0]
-    return Plane(**vars(phase_diagram(Gaussian(dim=1), kappa, n)))
+    return Plane(phase_diagram(Gaussian(dim=1), kappa, n))
 
 
 def test_the_exact_phase_diagram_has_its_phases(phases):
@@ -95,10 +97,11 @@ def test_the_exact_phase_diagram_has_its_phases(phases):
 
 def test_errors_that_average_everywhere_have_none(phases):
     """As if the central limit theorem held for all n: it is never left, and no key has the weight."""
-    scale, n = phases.scale.numpy()[:, None], np.array(phases.n, dtype=float)
-    square = np.array(phases.kappa)[:, None] ** 2
+    known = phases.diagram
+    scale, n = known.scale.numpy()[:, None], np.array(known.n, dtype=float)
+    square = np.array(known.kappa)[:, None] ** 2
     rms = np.exp(square / 2) * np.sqrt((1 + square) / n) / scale
-    made = study(replace(phases, relative_rms=torch.from_numpy(rms)))
+    made = study(Plane(replace(known, relative_rms=torch.from_numpy(rms))))
     assert verdict_of("phase-diagram", made, "leaves the central limit").outcome is CANNOT_TELL
     assert verdict_of("phase-diagram", made, "few keys have the weight").outcome is DIFFERS
 

@@ -40,7 +40,10 @@ def test_rows_and_dict_are_plain() -> None:
     assert json.loads(json.dumps(result.to_dict()))["errors"] == SQUARES.tolist()
     assert "mean" not in result.to_dict()
     assert "mean" in _result(SQUARES.abs(), SQUARES.abs().sqrt()).to_dict()
-    assert repr(result) == "Convergence(mean, n = 10 … 160, rms 1.73 … 0.316; by hand)"
+    assert (
+        repr(result)
+        == "Convergence(mean, n = 10 … 160, rms 1.73 … 0.316; Monte Carlo, 2 replicates, by hand)"
+    )
 
 
 def test_rms_fit_takes_negative_squares_in_groups() -> None:

@@ -190,7 +190,7 @@ def test_replicates_are_added_until_the_interval_is_narrow(tmp_path, of, wide):
         for point, what in run.points():
             results = [result for *_, result in run.results(point)]
             count = sum(len(one.norms) for one in results)
-            fields = found.what.model_validate(what)
+            fields = found.model_validate(what)
             assert found.half_width(fields, found.result.joined(results), of, 0.95) <= wide
             assert 6 < count < 300
             half = found.result.joined(results[: len(results) // 2])

@@ -29,7 +29,7 @@ def only_tasks(what: dict, **more: object) -> list:
 
 
 def same(one: trainings.Trained, other: trainings.Trained) -> bool:
-    pairs = [(getattr(one, name), getattr(other, name)) for name in ARRAYS]
+    pairs = [(one.arrays[name], other.arrays[name]) for name in ARRAYS]
     return one.what == other.what and all(a is b or torch.equal(a, b) for a, b in pairs)
 
 
@@ -44,14 +44,14 @@ def test_icl_is_train_with_the_task_s_seed() -> None:
         generator=first.stream,
     )
     parts = [run(first), run(second)]
-    assert all(torch.equal(getattr(parts[0], name), getattr(expected, name)) for name in ARRAYS)
+    assert all(torch.equal(parts[0].arrays[name], getattr(expected, name)) for name in ARRAYS)
     assert list(parts[0].training.rows()) == list(expected.rows())
     found = kind("icl").result.joined(parts)
     assert found.training.seeds == 4
     for name in set(ARRAYS) - {"times"}:
-        assert torch.equal(getattr(found, name), torch.cat([getattr(one, name) for one in parts], 1))
+        assert torch.equal(found.arrays[name], torch.cat([one.arrays[name] for one in parts], 1))
     told = found.summary()
-    assert told["risk"] == pytest.approx(found.risk[-1].mean(0).tolist())
+    assert told["risk"] == pytest.approx(found.training.risk[-1].mean(0).tolist())
     assert told["replicates"] == 4
     assert torch.tensor(told["test_risk"]).shape == (4, 2, 1)
     assert told["task"] == "LinearRegression(d = 2, noise variance 0.1)"
@@ -60,14 +60,14 @@ def test_icl_is_train_with_the_task_s_seed() -> None:
 
 def test_rows_are_the_table_of_the_training() -> None:
     found = kind("icl")
-    result = found.run(found.what.model_validate(SMALL), 2, 1, None)
+    result = found.run(found.model_validate(SMALL), 2, 1, None)
     rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows()]
     assert len(rows) == len(result.training.steps) * 2 * 2
     last = rows[-1]
     assert (last["replicate"], last["step"], last["length"]) == (1, 4, 8)
-    assert last["risk"] == float(result.risk[-1, 1, 1])
+    assert last["risk"] == float(result.training.risk[-1, 1, 1])
     assert last["time"] == pytest.approx(0.4)
-    assert last["excess"] == pytest.approx(last["risk"] - float(result.flow_risk[-1, 1]))
+    assert last["excess"] == pytest.approx(last["risk"] - float(result.training.flow_risk[-1, 1]))
 
 
 def test_the_record_keeps_every_bit() -> None:
@@ -77,7 +77,7 @@ def test_the_record_keeps_every_bit() -> None:
     assert same(result, again)
     adam = SMALL | {"optimizer": {"kind": "adam", "steps": 4}}
     (only,) = only_tasks(adam, replicates=2)
-    assert unpack(kind("icl"), pack(run(only))).times is None  # follows no flow
+    assert unpack(kind("icl"), pack(run(only))).training.times is None  # follows no flow
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_other_icl_tasks(task: dict) -> None:
 def test_a_training_of_hours_is_timed_by_a_few_steps() -> None:
     found = kind("icl")
     hours = {"steps": 10_000_000, "lr": 0.1, "batch": 4}
-    what = found.what.model_validate(SMALL | {"optimizer": hours})
+    what = found.model_validate(SMALL | {"optimizer": hours})
     part, times = found.brief(what)
     assert part.optimizer.steps * times == what.optimizer.steps
     asked = what.model_dump(mode="json")
@@ -106,7 +106,7 @@ def test_a_training_that_was_stopped_goes_on(tmp_path, monkeypatch) -> None:
     """Stopped after its second report, it is not done again from the start, and ends the same; its checkpoint lies where the
     engine says, and is gone when it is done."""
     found = kind("icl")
-    what, place = found.what.model_validate(SMALL), tmp_path / "checkpoints"
+    what, place = found.model_validate(SMALL), tmp_path / "checkpoints"
     plain = found.run(what, 2, 5, None)
     real, seen = trainings.train, []
 
@@ -134,7 +134,7 @@ def test_points_are_compared_by_task() -> None:
     found = kind("icl")
     made = []
     for index, (rho, attention) in enumerate([(0.0, "softmax"), (0.0, "linear"), (0.5, "softmax")]):
-        what = found.what.model_validate(SMALL | {"task": {"dim": 2, "rho": rho}, "attention": attention})
+        what = found.model_validate(SMALL | {"task": {"dim": 2, "rho": rho}, "attention": attention})
         varies = {"task.rho": rho, "attention": attention, "init": 0.1}
         made.append(Point(index, varies, what, found.run(what, 2, index, None)))
     first, second = trainings.comparisons(made)
@@ -153,7 +153,7 @@ def test_concentration_is_concentration_with_the_task_s_seed() -> None:
     what = {"law": {"name": "gaussian", "dim": 2}, "head": {"name": "random", "horizon": 0.5}, "n": [8, 16, 32], "queries": 5}  # fmt: skip
     study = study_from({"name": "c", "kind": "concentration", "what": what, "replicates": 8, "chunk": 4})
     found, (asked,) = kind("concentration"), list(points(study))
-    head, law = found.what.model_validate(asked).build()
+    head, law = found.model_validate(asked).build()
     parts = [run(task) for task in tasks(study, asked, 0, 8)]
     seeds = [task.stream for task in tasks(study, asked, 0, 8)]
     trials = icl.Trials(replicates=4, queries=5)
@@ -165,7 +165,7 @@ def test_concentration_is_concentration_with_the_task_s_seed() -> None:
         assert torch.equal(curve.errors, torch.cat([one.errors[name].errors for one in expected]))
     rows = [dict(zip(joined.columns, row, strict=True)) for row in joined.rows()]
     assert len(rows) == 3 * 8 * 3
-    assert rows[-1]["square"] == float(joined.squares["V"][-1, -1])
+    assert rows[-1]["square"] == float(joined.curves["V"].squares[-1, -1])
     assert torch.equal(joined.exact.error, expected[0].exact.error)
     assert joined.limit.horizon == pytest.approx(0.5)
     told = joined.summary()

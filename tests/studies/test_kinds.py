@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import attnlimit as al
+from attnlimit.sampling import Convergence
 from attnlimit.studies import StoreError, derive, open_run, run_study, study_from, summary
 from attnlimit.studies.kind import kind, kinds
 from attnlimit.studies.kinds.convergence import Measured
@@ -48,16 +49,16 @@ def test_convergence_is_measure_convergence_with_the_task_s_seed():
         head, law, [50, 100, 200], replicates=6, queries=16, generator=first.stream
     )
     found = run(first)
-    assert torch.equal(found.squares, expected.squares)
-    assert torch.equal(found.norms, expected.norms)
-    assert not torch.equal(run(second).squares, found.squares)
+    assert torch.equal(found.experiment.squares, expected.squares)
+    assert torch.equal(found.experiment.norms, expected.norms)
+    assert not torch.equal(run(second).experiment.squares, found.experiment.squares)
 
 
 def test_a_point_is_the_experiment_of_all_its_replicates():
     study = study_from(CONVERGENCE)
     results = [run(task) for task in only_tasks(study)]
     found = kind("convergence").result.joined(results).summary()
-    rows = torch.cat([one.norms for one in results])
+    rows = torch.cat([one.experiment.norms for one in results])
     fit = al.fit_power([50, 100, 200], rows)
     assert found["fit"]["exponent"] == fit.exponent
     assert tuple(found["fit"]["interval"]) == fit.interval
@@ -69,16 +70,17 @@ def test_a_point_is_the_experiment_of_all_its_replicates():
 
 def test_half_widths_are_those_of_the_intervals():
     study = study_from(CONVERGENCE)
-    what = kind("convergence").what.model_validate(next(points(study)))
+    what = kind("convergence").model_validate(next(points(study)))
     results = [run(task) for task in only_tasks(study)]
     half_width = kind("convergence").half_width
     joined = kind("convergence").result.joined(results)
     low, high = joined.fit.interval
     assert half_width(what, joined, "slope", 0.95) == (high - low) / 2
     # one replicate's spread cannot tell a slope, and asks for more
-    few = replace(joined, norms=joined.norms[:2], squares=joined.squares[:2])
+    every = joined.experiment
+    few = replace(joined, experiment=replace(every, norms=every.norms[:2], squares=every.squares[:2]))
     assert half_width(what, few, "slope", 0.95) == math.inf
-    rows = joined.squares
+    rows = every.squares
     relative = rows.std(0) / 12**0.5 / (2 * rows.mean(0))  # delta method for the root of a mean
     assert half_width(what, joined, "error", 0.95) == pytest.approx(
         2.200985 * float(relative.max()), rel=1e-6
@@ -109,7 +111,7 @@ def test_every_law_can_be_named(law, dtype):
     what = {**CONVERGENCE["what"], "law": law, "head": {"name": "identity", "horizon": 0.1}, "dtype": dtype}
     task = only_tasks(study_from({**CONVERGENCE, "what": what, "replicates": 2}))[0]
     found = run(task)
-    assert bool(((found.norms > 0) & (found.norms < 10)).all())
+    assert bool(((found.experiment.norms > 0) & (found.experiment.norms < 10)).all())
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,9 @@ def test_every_statistic_and_sampling_can_be_asked_for(more):
     if "radius" in what["statistic"]:
         what.pop("queries")
     task = only_tasks(study_from({**CONVERGENCE, "what": what, "replicates": 2}))[0]
-    assert len(run(task).squares) == 2
+    found = run(task)
+    assert len(found.experiment.squares) == 2
+    assert unpack(kind("convergence"), pack(found)).to_dict() == found.to_dict()
 
 
 def test_exact_is_the_exact_curve():
@@ -166,12 +170,13 @@ def test_exact_is_the_exact_curve():
 
 def test_results_are_compressed_json_and_keep_every_bit():
     odd = torch.tensor([[0.1 + 0.2, math.nan, -math.inf, 5e-324]], dtype=torch.float64)
-    result = Measured((1, 2, 3, 4), "map", odd, None, "Γ", "limit", None)
+    result = Measured(Convergence((1, 2, 3, 4), "map", odd, None, "Γ", "limit"), None)
     packed = pack(result)
-    assert json.loads(zlib.decompress(packed))["method"] == "Γ"
+    assert json.loads(zlib.decompress(packed))["experiment"]["how"] == "Γ"
     again = unpack(kind("convergence"), packed)
-    assert [value.hex() for value in again.squares[0].tolist()] == [value.hex() for value in odd[0].tolist()]
-    assert {**vars(again), "squares": odd} == {**vars(result), "squares": odd}
+    kept = again.experiment.squares[0].tolist()
+    assert [value.hex() for value in kept] == [value.hex() for value in odd[0].tolist()]
+    assert {**vars(again.experiment), "squares": odd} == {**vars(result.experiment), "squares": odd}
     assert pack(again) == packed
 
 
@@ -200,6 +205,6 @@ class _Zero:
 
 
 def test_every_kind_is_found_by_name():
-    assert [kind(name).name for name in kinds()] == kinds()
+    assert [kind(name).name() for name in kinds()] == kinds()
     with pytest.raises(al.InputError, match="Unknown kind of study 'x'"):
         kind("x")

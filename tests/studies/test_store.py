@@ -39,9 +39,9 @@ def contents(folder: str | Path) -> dict[bytes, bytes]:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (99, r"newer attnlimit \(store version 99, this one knows 3\): upgrade"),
+        (99, r"newer attnlimit \(store version 99, this one knows 4\): upgrade"),
         (
-            2,
+            3,
             r"older attnlimit, whose results have another form .*run its study\.yaml again with --out and a new folder",
         ),
     ],

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import wraps
+from dataclasses import fields, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+import torch
+from jaxtyping import AbstractArray
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core import core_schema
+from torch import Tensor
 
 from attnlimit.errors import InputError
 
@@ -46,6 +67,48 @@ class OwnRecord:
 
         written = core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
         return core_schema.no_info_plain_validator_function(read, serialization=written)
+
+
+class ByFields:
+    """In an annotation, Annotated[PhaseDiagram, ByFields]: a dataclass whose fields are numbers, words, arrays, and tuples,
+    mappings and dataclasses of these. In its record arrays are nested lists; numbers keep every bit."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, kind: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        hints, names = get_type_hints(kind, include_extras=True), [one.name for one in fields(kind)]
+        parts = {name: handler.generate_schema(_kept(hints[name])) for name in names}
+        record = core_schema.typed_dict_schema(
+            {name: core_schema.typed_dict_field(part) for name, part in parts.items()}
+        )
+
+        def read(value: object, inner: Callable[[object], dict[str, Any]]) -> object:
+            return value if isinstance(value, kind) else kind(**inner(value))
+
+        def write(value: object, inner: Callable[[object], object]) -> object:
+            return inner({name: getattr(value, name) for name in names})
+
+        written = core_schema.wrap_serializer_function_ser_schema(write, schema=record)
+        return core_schema.no_info_wrap_validator_function(read, record, serialization=written)
+
+
+def _kept(hint: Any) -> Any:
+    """A type in terms that pydantic knows."""
+    inner, origin = get_args(hint), get_origin(hint)
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        dtype = torch.float64 if "float64" in hint.dtypes else torch.int64
+        return Annotated[Tensor, PlainValidator(partial(_array, dtype)), PlainSerializer(Tensor.tolist)]
+    if is_dataclass(hint):
+        return Annotated[hint, OwnRecord if hasattr(hint, "from_dict") else ByFields]
+    if not inner or origin is Annotated:
+        return hint
+    made = tuple(map(_kept, inner))
+    return Union[made] if origin in (Union, UnionType) else cast(Any, origin)[made]  # noqa: UP007
+
+
+def _array(dtype: torch.dtype, value: object) -> Tensor:
+    if not isinstance(value, Tensor | list):
+        raise ValueError("must be an array of numbers")
+    return torch.as_tensor(value, dtype=dtype)
 
 
 def to_record(value: object) -> dict[str, Any]:

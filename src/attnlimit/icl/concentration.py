@@ -145,8 +145,8 @@ def concentration(
         rows.append(_replicate(head, prompt_law, tokens, x, sizes, loss))
         if progress is not None:
             progress(done, trials.replicates)
-    method = f"Monte Carlo, {trials.replicates} replicates, nested prompts, {trials.queries} fresh queries of law {source!r} a replicate"
-    errors = {name: _gathered(sizes, name, [row[name] for row in rows], method) for name in rows[0]}
+    how = f"nested prompts, {trials.queries} fresh queries of law {source!r} a replicate"
+    errors = {name: _gathered(sizes, name, [row[name] for row in rows], how) for name in rows[0]}
     beside = exact_outputs(head, prompt_law, sizes, trials.query_law) if exact else None
     return Concentration(sizes, errors, beside, repr(prompt_law), repr(source))
 
@@ -229,13 +229,13 @@ def _errors(finite: Jacobians, infinite: Jacobians, loss: Loss | None) -> dict[s
     return errors
 
 
-def _gathered(sizes: tuple[int, ...], name: str, rows: list[Tensor], method: str) -> Convergence:
+def _gathered(sizes: tuple[int, ...], name: str, rows: list[Tensor], how: str) -> Convergence:
     errors = torch.stack(rows)
     return Convergence(
         n=sizes,
         statistic=name,
         squares=errors.square().mean(-1),
         norms=errors.mean(-1),
-        method=method,
+        how=how,
         reference="infinite prompt: gradient and Hessian of the cumulant generating function",
     )

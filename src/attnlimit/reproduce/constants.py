@@ -142,7 +142,7 @@ def moment_rows(points: Points) -> list[MomentConstant]:
         bound = scale * bounds.averaged(head, law, found.n).value.double().numpy()
         rows.append(
             MomentConstant(
-                statistic=point.result.statistic,
+                statistic=found.statistic,
                 R=math.sqrt(point.what.law.count),
                 n=found.n[at],
                 C=float(scale[at] * rms[at]),

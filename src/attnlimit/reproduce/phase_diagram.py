@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from attnlimit.exact import gaussian_maximum
+from attnlimit.exact.phase import PhaseDiagram
 from attnlimit.report.figures.phase import phase_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
@@ -18,7 +19,7 @@ SLOPE_SLACK, LINE_SLACK, TOP_SLACK = 0.06, 0.25, 0.1
 
 
 def verdicts(points: Points) -> list[Verdict]:
-    plane = only(points, Plane)
+    plane = only(points, Plane).diagram
     kappa, log_n = np.array(plane.kappa), np.log(np.array(plane.n, dtype=float))
     rms = (plane.relative_rms * plane.scale[:, None]).numpy()
     theorem = kappa[:, None] ** 2 + np.log1p(kappa[:, None] ** 2) - log_n
@@ -62,7 +63,7 @@ def _on_line(kappa: np.ndarray, log_n: np.ndarray, ratio: np.ndarray) -> Verdict
     return equals(claim, 1.0, shares[-1], slack=LINE_SLACK, note=note)
 
 
-def _one_key(plane: Plane, rms: np.ndarray) -> Verdict:
+def _one_key(plane: PhaseDiagram, rms: np.ndarray) -> Verdict:
     """Well below s² = 2 log n (log n ≤ κ²/8) attention is close to its largest key: E(max − κ)², exactly known."""
     kappa, sizes = np.array(plane.kappa), np.array(plane.n)
     top = gaussian_maximum(plane.n)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -30,7 +31,8 @@ class Convergence(Drawn):
     """Squared errors, averaged over queries (map) or unbiased and so possibly negative (moments)."""
     norms: Float[Tensor, "replicates n"] | None
     """Errors, averaged over queries; None where only their squares can be estimated without bias."""
-    method: str
+    how: str
+    """A replicate was measured, in words."""
     reference: str
     agreed: Int[Tensor, "replicates n"] | None = None
     """For the supremum: how many starts ended at the value reported."""
@@ -47,6 +49,17 @@ class Convergence(Drawn):
     @property
     def replicates(self) -> int:
         return len(self.squares)
+
+    @property
+    def method(self) -> str:
+        return f"Monte Carlo, {self.replicates} replicates, {self.how}"
+
+    @classmethod
+    def joined(cls, parts: Sequence[Convergence]) -> Convergence:
+        """The replicates of all parts as one experiment."""
+        rows = {name: [getattr(one, name) for one in parts] for name in ("squares", "norms", "agreed")}
+        known: Any = {name: torch.cat(found) for name, found in rows.items() if found[0] is not None}
+        return replace(parts[0], **known)
 
     @property
     def mean(self) -> Float[Tensor, " n"]:

@@ -95,16 +95,16 @@ def as_statistic(value: object) -> Statistic:
 
 def _gathered(statistic: str, experiment: Experiment, rows: list[Row]) -> Convergence:
     squares, norms, agreed, controls = (_stacked(parts) for parts in zip(*rows, strict=True))
-    method = experiment.method
+    how = experiment.method
     if controls is not None and len(rows) >= LEAST_REPLICATES:
         squares = controlled(squares, controls)
-        method += ", and the tokens' own mean and covariance"
+        how += ", and the tokens' own mean and covariance"
     return Convergence(
         n=experiment.setup.n,
         statistic=statistic,
         squares=squares,
         norms=norms,
-        method=f"Monte Carlo, {len(rows)} replicates, {method}",
+        how=how,
         reference=experiment.reference,
         agreed=agreed,
     )

@@ -41,10 +41,10 @@ def replicates_for(study: Study, results: Sequence[Result], what: dict[str, obje
     """How many replicates the asked precision needs, from the width that `done` of them have, which falls like
     1/√replicates; None if they tell no width."""
     precision, found = study.precision, kind(study.kind)
-    if precision is None or found.half_width is None:
+    if precision is None:
         return done
-    asked, joined = found.what.model_validate(what), found.result.joined(results)
-    width = found.half_width(asked, joined, precision.of, precision.level)
+    joined = found.result.joined(results)
+    width = found.model_validate(what).half_width(joined, precision.of, precision.level)
     if width <= precision.half_width:
         return done
     return math.ceil(done * MARGIN * (width / precision.half_width) ** 2) if width < math.inf else None

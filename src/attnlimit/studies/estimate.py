@@ -107,13 +107,9 @@ def _samples(study: Study) -> Iterator[Sample]:
         if index in wanted:
             first = next(islice(tasks(study, what, 0, study.replicates), 1))
             least = LEAST if study.precision is None else first.count
-            part, times = (found.brief or _whole)(found.what.model_validate(what))
+            part, times = found.model_validate(what).brief()
             small = replace(first, what=part.model_dump(mode="json"), count=min(first.count, least))
             yield Sample(small, times)
-
-
-def _whole(what: Any) -> tuple[Any, float]:
-    return what, 1.0
 
 
 def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:

@@ -1,7 +1,7 @@
-"""What a kind of study is: the fields of a specification, the pure function that computes them, and its one result.
+"""What a kind of study is: the fields of a specification, how a task of them is computed, and its one result.
 
-A new kind is a file in `kinds/` with a `KIND`, named as the kind is. Tables, the summary, words and figures follow from
-the type of its result.
+A new kind is a file in `kinds/`, named as the kind is, with a subclass of `Kind` as `KIND`. Tables, the summary, words and
+figures follow from the type of its result.
 """
 
 from __future__ import annotations
@@ -14,42 +14,30 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from attnlimit import discover
 from attnlimit.errors import InputError
-from attnlimit.files.strict import OwnRecord
-from attnlimit.rates import ErrorCurve
+from attnlimit.files.strict import ByFields
 from attnlimit.studies.fields import Fields
 
 KINDS = "attnlimit.studies.kinds"
-Column: TypeAlias = Literal["int", "float", "text"]
+Columns: TypeAlias = Mapping[str, Literal["int", "float", "text"]]
 Cell: TypeAlias = int | float | str | None
 Row: TypeAlias = Mapping[str, Cell]
 """One line of a table for people: headings and what stands under them."""
 
 
-def _array(value: object) -> Tensor:
-    if not isinstance(value, Tensor | list):
-        raise ValueError("must be an array of numbers")
-    return torch.as_tensor(value, dtype=torch.float64)
-
-
-Array = Annotated[Tensor, PlainValidator(_array), PlainSerializer(Tensor.tolist)]
-"""A field of a result: float64 here, nested lists in its record. Numbers keep every bit."""
-Curve = Annotated[ErrorCurve, OwnRecord]
-
-
 R = TypeVar("R", bound="Result")
-W = TypeVar("W", bound=Fields)
+K = TypeVar("K", bound="Kind")
 
 
 class Result:
     """What a task found, and what the tasks of a point found together. Subclasses are frozen dataclasses whose fields are
-    numbers, words, `Array`s, and tuples and dataclasses of these: `to_dict` and `from_dict` follow from them."""
+    numbers, words, arrays, and tuples and dataclasses of these: `to_dict` and `from_dict` follow from them."""
 
-    columns: ClassVar[Mapping[str, Column]]
+    columns: ClassVar[Columns]
     """Of the long table."""
     by_replicate: ClassVar[tuple[str, ...]] = ()
     """Fields whose first axis is replicates: arrays, tuples, or None."""
@@ -98,7 +86,9 @@ def _in_a_row(values: Sequence[Any]) -> Any:
     return torch.cat([*values]) if isinstance(values[0], Tensor) else tuple(chain(*values))
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(
+    lambda kind: TypeAdapter(cast(Any, Annotated[kind, ByFields]))
+)
 R_co = TypeVar("R_co", bound=Result, covariant=True)
 
 
@@ -119,33 +109,42 @@ class Point(Generic[R_co]):
         return ", ".join(f"{short(path)} {plain(value)}" for path, value in self.varies.items())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind(Generic[W, R]):
-    """How tasks of one kind are described, computed and read."""
+class Kind(Fields):
+    """`what` of a specification, and how a task of it is computed."""
 
-    name: str
-    title: str = ""
+    title: ClassVar[str]
     """In words, for people."""
-    what: type[W]
-    """The fields of `what` in a specification."""
-    result: type[R]
-    run: Callable[[W, int, int, Path | None], R]
-    """(what, number of replicates, seed, place) → result: pure, so that it does not matter where or when it runs. `place`
-    is a folder of the run, which may not be there yet, where a long task may keep checkpoints."""
-    check: Callable[[W], object] | None = None
-    """Raises what the first task would raise, without computing it."""
-    half_width: Callable[[W, R, str, float], float] | None = None
-    """(what, result, of, level) → half the width of the interval that a precision target is about."""
-    brief: Callable[[W], tuple[W, float]] | None = None
-    """what → (a small part of the work, how many times as long the whole takes): for estimates, where tasks are long."""
-    together: bool = False
+    result: ClassVar[type[Result]]
+    together: ClassVar[bool] = False
     """Whether one task computes several replicates; else each replicate is a task."""
-    least: int = 1
+    least: ClassVar[int] = 1
     """Replicates of a task."""
-    noise: bool = True
+    noise: ClassVar[bool] = True
     """Whether replicates differ."""
-    version: int = 1
+    narrows: ClassVar[bool] = False
+    """Whether a precision can be asked for: there is a `half_width`."""
+    version: ClassVar[int] = 1
     """Of what a task means: results of another version are not reused."""
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__module__.rpartition(".")[2]
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Result:
+        """Pure, so that it does not matter where or when it runs. `place` is a folder of the run, which may not be there
+        yet, where a long task may keep checkpoints."""
+        raise NotImplementedError
+
+    def check(self) -> object:
+        """Raises what the first task would raise, without computing it."""
+
+    def half_width(self, found: Any, of: str, level: float) -> float:
+        """Half the width of the interval that a precision target is about."""
+        raise NotImplementedError
+
+    def brief(self: K) -> tuple[K, float]:
+        """A small part of the work, and how many times as long the whole takes: for estimates, where tasks are long."""
+        return self, 1.0
 
 
 @cache
@@ -155,11 +154,11 @@ def kinds() -> list[str]:
 
 
 @cache
-def kind(name: str) -> Kind[Any, Any]:
+def kind(name: str) -> type[Kind]:
     """The kind of that name."""
     if name not in kinds():
         raise InputError(f"Unknown kind of study {name!r}: use one of {', '.join(kinds())}.")
-    found: Kind[Any, Any] = discover.members(KINDS, "KIND", name)[0]
+    found: type[Kind] = discover.members(KINDS, "KIND", name)[0]
     return found
 
 

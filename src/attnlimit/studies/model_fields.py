@@ -20,7 +20,7 @@ from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.named import PACKAGED, RANDOM, can_be_had, named
 from attnlimit.models.see.text import Document, documents
 from attnlimit.studies.fields import Fields, File
-from attnlimit.studies.kind import Point, Result
+from attnlimit.studies.kind import Kind, Point, Result
 
 W = TypeVar("W", bound=Fields)
 R = TypeVar("R")
@@ -85,7 +85,7 @@ class OfModel(Result):
         return self.model in RANDOM
 
 
-class OnText(Fields):
+class OnText(Kind):
     """`model` is a hub id, a folder, packaged-bert, or {first_of: […]}; `text` is files (none: Wikipedia)."""
 
     model: ModelChoice

@@ -29,9 +29,9 @@ def overrides(study: Study) -> Iterator[dict[str, Any]]:
 
 def points(study: Study) -> Iterator[dict[str, Any]]:
     """`what` of every point, resolved: all fields, with their defaults."""
-    fields = kind(study.kind).what
+    found = kind(study.kind)
     for change in overrides(study):
-        yield fields.model_validate(_changed(study, change)).model_dump(mode="json")
+        yield found.model_validate(_changed(study, change)).model_dump(mode="json")
 
 
 def count_points(study: Study) -> int:
@@ -47,8 +47,7 @@ def tasks(study: Study, what: dict[str, Any], start: int, stop: int) -> Iterator
 
 def task(study: Study, what: dict[str, Any], first: int, count: int, place: str | None = None) -> Task:
     """The task of one point for `count` replicates."""
-    found = kind(study.kind)
-    return Task(found.name, found.version, what, first, count, study.seed, study.threads, place)
+    return Task(study.kind, kind(study.kind).version, what, first, count, study.seed, study.threads, place)
 
 
 def rounded(study: Study, replicates: int) -> int:
@@ -68,9 +67,9 @@ def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> 
     every = max(1, count_points(study) // CHECKED)
     for index, change in enumerate(overrides(study)):
         what = _what(found, study, change, lines, path)
-        if found.check is not None and index % every == 0:
+        if index % every == 0:
             try:
-                found.check(what)
+                what.check()
             except AttnlimitError as problem:
                 where = ", ".join(f"{field} = {value}" for field, value in change.items())
                 raise InputError(
@@ -79,28 +78,28 @@ def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> 
 
 
 def _what(
-    found: Kind[Any, Any], study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
-) -> Any:
+    found: type[Kind], study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
+) -> Kind:
     data = _changed(study, change)
     try:
-        return found.what.model_validate(data)
+        return found.model_validate(data)
     except ValidationError:
         here = {place[1:]: line for place, line in lines.items() if place[:1] == ("what",)}
         for field in change:
             for source in (("grid", field), *(("cases", k, field) for k in range(len(study.cases)))):
                 if source in lines:
                     here[tuple(field.split("."))] = lines[source]
-        return validated(found.what, data, here, path)
+        return validated(found, data, here, path)
 
 
-def _check_replicates(study: Study, found: Kind[Any, Any], path: str | Path) -> None:
+def _check_replicates(study: Study, found: type[Kind], path: str | Path) -> None:
     if not found.noise and study.replicates > 1:
         raise InputError(
-            f"{path}: replicates: kind {found.name} is exact and has no noise; leave the field out."
+            f"{path}: replicates: kind {study.kind} is exact and has no noise; leave the field out."
         )
-    if study.precision is not None and found.half_width is None:
+    if study.precision is not None and not found.narrows:
         raise InputError(
-            f"{path}: precision is for kinds such as convergence; {found.name} has no interval to narrow."
+            f"{path}: precision is for kinds such as convergence; {study.kind} has no interval to narrow."
         )
     if study.replicates < found.least or study.chunk < found.least:
         raise InputError(

@@ -6,7 +6,7 @@ import sqlite3
 
 from attnlimit.studies.errors import StoreError
 
-VERSION = 3
+VERSION = 4
 """Of the tables and of the form of the results in them."""
 TABLES = """
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -13,9 +13,9 @@ from attnlimit.attention import Head
 from attnlimit.errors import AttnlimitError
 from attnlimit.measures import Measure
 from attnlimit.rates import ErrorCurve, PowerFit, Rates, horizon, rates
-from attnlimit.studies.fields import Fields, Sizes
+from attnlimit.studies.fields import Sizes
 from attnlimit.studies.heads import HeadSpec
-from attnlimit.studies.kind import Cell, Point, Result, Row
+from attnlimit.studies.kind import Cell, Kind, Point, Result, Row
 from attnlimit.studies.laws import Dtype, Law, like
 
 
@@ -31,7 +31,7 @@ class Limit:
     rates: Annotated[Rates, PlainValidator(_rates), PlainSerializer(Rates.to_dict)]
 
 
-class Setting(Fields):
+class Setting(Kind):
     """A head on a law, at sizes n."""
 
     law: Law
@@ -44,6 +44,9 @@ class Setting(Fields):
         kind = like(self.dtype, self.device)
         law = self.law.build(kind)
         return self.head.build(law, kind), law
+
+    def check(self) -> object:
+        return self.build()
 
     def limit(self) -> Limit | None:
         """The horizon and the exponents; None where there is no limit or no known rate."""

@@ -118,7 +118,7 @@ class StudyRun:
             parts = [result for *_, result in self.results(index)]
             if parts:
                 varies = {path: value_at(what, path) for path in self.paths}
-                asked = known.what.model_validate(what)
+                asked = known.model_validate(what)
                 points.append(Point(index, varies, asked, known.result.joined(parts)))
         return points
 

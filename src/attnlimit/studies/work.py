@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from attnlimit.studies.errors import StoreError
-from attnlimit.studies.kind import Kind, R, Result, W, kind
+from attnlimit.studies.kind import Kind, Result, kind
 from attnlimit.studies.task import Task, canonical
 
 LONGEST = 16_000
@@ -50,8 +50,7 @@ def run(task: Task) -> Result:
     if place is not None and not place.parent.is_dir():
         place = None  # a worker on another machine, without the disk of the run
     with _threads(task.threads):
-        result: Result = found.run(found.what.model_validate(task.what), task.count, task.stream, place)
-    return result
+        return found.model_validate(task.what).run(task.count, task.stream, place)
 
 
 def pack(result: Result) -> bytes:
@@ -59,13 +58,13 @@ def pack(result: Result) -> bytes:
     return zlib.compress(canonical(result.to_dict()), 6)
 
 
-def unpack(found: Kind[W, R], data: bytes) -> R:
+def unpack(found: type[Kind], data: bytes) -> Result:
     """The result of a task of that kind."""
     try:
         return found.result.from_dict(json.loads(zlib.decompress(data)))
     except ValidationError as problem:
         raise StoreError(
-            f"A result of kind {found.name} has another form than this attnlimit gives it: run the study again in a new "
+            f"A result of kind {found.name()} has another form than this attnlimit gives it: run the study again in a new "
             f"folder, or read it with the attnlimit that wrote it ({problem.errors()[0]['msg']})."
         ) from problem
 

@@ -15,8 +15,8 @@ def _pictures(first: Plane, name: str, points: Sequence[Point[Plane]]) -> list[S
     words = "Exact relative errors, with the two lines of the random energy model."
     return [
         StudyFigure(
-            f"phase-{one.index}", f"Phases: {one.result.law}", words, phase_figure(one.result.diagram)
+            f"phase-{one.index}", f"Phases: {one.result.diagram.law}", words, phase_figure(one.result.diagram)
         )
         for one in points
-        if len(one.result.n) > 1
+        if len(one.result.diagram.n) > 1
     ]

@@ -24,7 +24,7 @@ def study_page(found: Findings) -> Page:
         eyebrow="attnlimit sweep",
         heading=study.name,
         chips=[
-            known.title or known.name,
+            known.title,
             counted(len(points), "point"),
             f"{found.done:,} of {found.total:,} tasks",
             f"seed {study.seed}",

@@ -9,37 +9,22 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from attnlimit.designs import Sampling
 from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.see.load import Loaded, find
 from attnlimit.models.see.named import PACKAGED, RANDOM, named
-from attnlimit.studies.fields import SamplingField
-from attnlimit.studies.kind import Cell, Column, Curve, Kind, Row
+from attnlimit.rates import ErrorCurve
+from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.model_fields import ModelChoice, OfModel, OnText
-
-
-class Analyze(OnText):
-    """As the options of `attnlimit analyze`; without a `model` the packaged BERT."""
-
-    model: ModelChoice = ModelChoice(first_of=[PACKAGED], use=PACKAGED)
-    tokens: PositiveInt | None = None
-    queries: PositiveInt = 64
-    passages: PositiveInt | None = None
-    population: Literal["context", "corpus"] = "context"
-    rel_error: PositiveFloat = 0.05
-    dtype: str | None = None
-    device: Literal["cpu", "cuda"] = "cpu"
-
-    def loaded(self) -> Loaded:
-        return named(self.model.use, self.device, self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class HeadWay:
     """A way to sample a head's keys, and its exact relative error."""
 
-    sampling: SamplingField
-    curve: Curve
+    sampling: Sampling
+    curve: ErrorCurve
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +56,7 @@ class Analyzed(OfModel):
     method: str
     heads: tuple[tuple[HeadNeed, ...], ...]
     by_replicate = ("heads",)
-    columns: ClassVar[dict[str, Column]] = {
+    columns: ClassVar[Columns] = {
         "replicate": "int",
         "layer": "int",
         "head": "int",
@@ -107,33 +92,43 @@ class Analyzed(OfModel):
         return {"method": self.method}
 
 
-def run(what: Analyze, replicates: int, seed: int, place: Path | None = None) -> Analyzed:
-    """The queries are a replicate's own; the model and the text are not random."""
-    reading = Reading(what.tokens, what.passages, what.queries, what.population, answer=0, seed=seed)
-    found = analyze(what.loaded(), what.documents(), rel_error=what.rel_error, reading=reading)
-    return Analyzed(
-        model=what.model.use,
-        weights=what.model.words(),
-        tokens=found.facts.tokens,
-        passages=found.facts.passages,
-        queries=found.facts.queries,
-        population=what.population,
-        rel_error=what.rel_error,
-        method=found.facts.method,
-        heads=(tuple(HeadNeed.of(one, what.rel_error) for one in found.heads),),
-    )
+class Analyze(OnText):
+    """As the options of `attnlimit analyze`; without a `model` the packaged BERT."""
+
+    title = "Keys that every head of a model needs"
+    result = Analyzed
+
+    model: ModelChoice = ModelChoice(first_of=[PACKAGED], use=PACKAGED)
+    tokens: PositiveInt | None = None
+    queries: PositiveInt = 64
+    passages: PositiveInt | None = None
+    population: Literal["context", "corpus"] = "context"
+    rel_error: PositiveFloat = 0.05
+    dtype: str | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def loaded(self) -> Loaded:
+        return named(self.model.use, self.device, self.dtype)
+
+    def run(self, replicates: int, seed: int, place: Path | None = None) -> Analyzed:
+        """The queries are a replicate's own; the model and the text are not random."""
+        reading = Reading(self.tokens, self.passages, self.queries, self.population, answer=0, seed=seed)
+        found = analyze(self.loaded(), self.documents(), rel_error=self.rel_error, reading=reading)
+        return Analyzed(
+            model=self.model.use,
+            weights=self.model.words(),
+            tokens=found.facts.tokens,
+            passages=found.facts.passages,
+            queries=found.facts.queries,
+            population=self.population,
+            rel_error=self.rel_error,
+            method=found.facts.method,
+            heads=(tuple(HeadNeed.of(one, self.rel_error) for one in found.heads),),
+        )
+
+    def check(self) -> None:
+        if self.model.use != PACKAGED and self.model.use not in RANDOM:
+            find(self.model.use)
 
 
-def check(what: Analyze) -> None:
-    if what.model.use != PACKAGED and what.model.use not in RANDOM:
-        find(what.model.use)
-
-
-KIND = Kind(
-    name="analyze",
-    title="Keys that every head of a model needs",
-    what=Analyze,
-    result=Analyzed,
-    run=run,
-    check=check,
-)
+KIND = Analyze

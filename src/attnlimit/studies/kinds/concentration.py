@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from pydantic import PositiveInt
 
 from attnlimit.errors import AttnlimitError
 from attnlimit.icl.concentration import Trials, concentration, exact_outputs
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling import Convergence
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Result, Row
+from attnlimit.studies.kind import Cell, Columns, Result, Row
 from attnlimit.studies.setting import Limit, Setting, told
 
 QUANTITIES = ("output", "A", "V")
-
-
-class Concentration(Setting):
-    """A head on the law of prompts, at prompt lengths n; queries follow the same law."""
-
-    queries: PositiveInt = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Concentrated(Result):
     """Errors of outputs and of their derivatives in A and V, averaged over queries."""
 
-    columns: ClassVar[Mapping[str, Column]] = {
+    columns: ClassVar[Columns] = {
         "replicate": "int",
         "quantity": "text",
         "n": "int",
@@ -40,25 +33,22 @@ class Concentrated(Result):
     }
 
     what: Concentration
-    squares: dict[str, Array]
-    """By quantity, (replicates, n)."""
-    norms: dict[str, Array]
+    errors: dict[str, Convergence]
+    """By quantity."""
 
     def rows(self) -> Iterator[Sequence[Cell]]:
         for name, curve in self.curves.items():
-            for replicate, (errors, squares) in enumerate(
-                zip(curve.errors.tolist(), curve.squares.tolist(), strict=True)
-            ):
+            both = zip(curve.errors.tolist(), curve.squares.tolist(), strict=True)
+            for replicate, (errors, squares) in enumerate(both):
                 for n, error, square in zip(self.n, errors, squares, strict=True):
-                    yield replicate, name, n, error, square  # fmt: skip
+                    yield replicate, name, n, error, square
 
     @classmethod
     def joined(cls, parts: Sequence[Concentrated]) -> Concentrated:
-        squares, norms = (
-            {name: torch.cat([getattr(one, kept)[name] for one in parts]) for name in parts[0].squares}
-            for kept in ("squares", "norms")
+        names = parts[0].errors
+        return cls(
+            parts[0].what, {name: Convergence.joined([one.errors[name] for one in parts]) for name in names}
         )
-        return cls(parts[0].what, squares, norms)
 
     @property
     def n(self) -> tuple[int, ...]:
@@ -70,13 +60,8 @@ class Concentrated(Result):
 
     @cached_property
     def curves(self) -> dict[str, Convergence]:
-        """By quantity."""
-        count = len(next(iter(self.squares.values())))
-        method = f"Monte Carlo, {count} replicates"
-        return {
-            name: Convergence(self.n, name, squares, self.norms[name], method, "infinite prompt")
-            for name, squares in sorted(self.squares.items(), key=lambda one: QUANTITIES.index(one[0]))
-        }
+        """By quantity, in order: a record has lost it."""
+        return {name: self.errors[name] for name in QUANTITIES if name in self.errors}
 
     @cached_property
     def fits(self) -> dict[str, PowerFit]:
@@ -119,24 +104,25 @@ class Concentrated(Result):
         return found
 
     def methods(self) -> Row:
-        return {"Method": next(iter(self.curves.values())).method, "Compared with": "infinite prompt"}
+        first = next(iter(self.curves.values()))
+        return {"Method": first.method, "Compared with": first.reference}
 
 
-def run(what: Concentration, replicates: int, seed: int, place: Path | None) -> Concentrated:
-    head, law = what.build()
-    trials = Trials(replicates=replicates, queries=what.queries)
-    found = concentration(head, law, what.n, trials=trials, exact=False, generator=seed)
-    squares = {name: one.squares.double() for name, one in found.errors.items()}
-    return Concentrated(what, squares, {name: one.errors.double() for name, one in found.errors.items()})
+class Concentration(Setting):
+    """A head on the law of prompts, at prompt lengths n; queries follow the same law."""
+
+    title = "outputs and gradients against prompt length"
+    result = Concentrated
+    together = True
+    least = 2
+
+    queries: PositiveInt = 64
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Concentrated:
+        head, law = self.build()
+        trials = Trials(replicates=replicates, queries=self.queries)
+        found = concentration(head, law, self.n, trials=trials, exact=False, generator=seed)
+        return Concentrated(self, dict(found.errors))
 
 
-KIND = Kind(
-    name="concentration",
-    title="outputs and gradients against prompt length",
-    what=Concentration,
-    result=Concentrated,
-    run=run,
-    check=Concentration.build,
-    together=True,
-    least=2,
-)
+KIND = Concentration

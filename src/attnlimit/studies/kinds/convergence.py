@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from attnlimit.sampling.measure import as_statistic
 from attnlimit.sampling.setup import Fresh, Own, set_up
 from attnlimit.sampling.statistic import Statistic
 from attnlimit.studies.fields import SamplingField
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 LEAST = 2
@@ -34,52 +34,25 @@ def _record(statistic: Statistic) -> str | dict[str, object]:
     return record if len(record) > 1 else statistic.name
 
 
-class Convergence(Setting):
-    """The arguments of `attnlimit.measure_convergence`, with which they share their meaning: `statistic` by its name, or
-    {name: moment, order: 3}, {name: sup, radius: 2}; `sampling` as {draw: different, kept: {around: 8}, weight: rest}."""
-
-    statistic: Annotated[Statistic, PlainValidator(as_statistic), PlainSerializer(_record)] = Map()
-    queries: PositiveInt | None = None
-    self_attention: bool = False
-    sampling: SamplingField = Sampling()
-
-    def asked(self) -> Fresh:
-        """The queries."""
-        count = {} if self.queries is None else {"count": self.queries}
-        return Own(**count) if self.self_attention else Fresh(**count)
-
-
 @dataclass(frozen=True, eq=False)
 class Measured(CurveResult):
     """One row of errors a replicate."""
 
-    columns: ClassVar[Mapping[str, Column]] = {
-        "replicate": "int",
-        "n": "int",
-        "square": "float",
-        "error": "float",
-    }
+    columns: ClassVar[Columns] = {"replicate": "int", "n": "int", "square": "float", "error": "float"}
 
-    n: tuple[int, ...]
-    statistic: str
-    squares: Array
-    """(replicates, n)"""
-    norms: Array | None
-    method: str
-    reference: str
+    experiment: Experiment
     limit: Limit | None
-    by_replicate = ("squares", "norms")
 
     def rows(self) -> Iterator[Sequence[Cell]]:
-        norms = [[None] * len(self.n)] * len(self.squares) if self.norms is None else self.norms.tolist()
-        for replicate, (squares, errors) in enumerate(zip(self.squares.tolist(), norms, strict=True)):
-            for n, square, error in zip(self.n, squares, errors, strict=True):
+        found = self.experiment
+        norms = [[None] * len(found.n)] * found.replicates if found.norms is None else found.norms.tolist()
+        for replicate, (squares, errors) in enumerate(zip(found.squares.tolist(), norms, strict=True)):
+            for n, square, error in zip(found.n, squares, errors, strict=True):
                 yield replicate, n, square, error
 
-    @cached_property
-    def experiment(self) -> Experiment:
-        method = f"Monte Carlo, {len(self.squares)} replicates, {self.method}"
-        return Experiment(self.n, self.statistic, self.squares, self.norms, method, self.reference)
+    @classmethod
+    def joined(cls, parts: Sequence[Measured]) -> Measured:
+        return cls(Experiment.joined([one.experiment for one in parts]), parts[0].limit)
 
     @property
     def curve(self) -> ErrorCurve:
@@ -87,11 +60,11 @@ class Measured(CurveResult):
 
     @property
     def replicates(self) -> int:
-        return len(self.squares)
+        return self.experiment.replicates
 
     @property
     def error_of(self) -> str:
-        return self.statistic
+        return self.experiment.statistic
 
     @property
     def fit(self) -> PowerFit | None:
@@ -115,7 +88,7 @@ class Measured(CurveResult):
 
     @property
     def sharp(self) -> float | None:
-        return float(self.limit.rates.mean) if self.statistic == "map" and self.limit is not None else None
+        return float(self.limit.rates.mean) if self.error_of == "map" and self.limit is not None else None
 
     def summary(self) -> dict[str, Any]:
         known = self.experiment.to_dict()
@@ -124,59 +97,59 @@ class Measured(CurveResult):
         return {**known, **fit, **told(self.limit)}
 
     def shown(self) -> list[Row]:
-        return [{"statistic": self.statistic, "replicates": self.replicates, **super().shown()[0]}]
+        return [{"statistic": self.error_of, "replicates": self.replicates, **super().shown()[0]}]
 
     def methods(self) -> Row:
         fit = {} if self.fit is None else {"Fit": self.fit.method}
-        return {"Method": self.experiment.method, "Compared with": self.reference, **fit}
+        return {"Method": self.experiment.method, "Compared with": self.experiment.reference, **fit}
 
 
-def check(what: Convergence) -> None:
-    what.statistic.experiment(set_up(*what.build(), what.n, what.sampling, what.asked()))
+class Convergence(Setting):
+    """The arguments of `attnlimit.measure_convergence`, with which they share their meaning: `statistic` by its name, or
+    {name: moment, order: 3}, {name: sup, radius: 2}; `sampling` as {draw: different, kept: {around: 8}, weight: rest}."""
+
+    title = "Monte Carlo error curves"
+    result = Measured
+    together = True
+    narrows = True
+    least = LEAST
+
+    statistic: Annotated[Statistic, PlainValidator(as_statistic), PlainSerializer(_record)] = Map()
+    queries: PositiveInt | None = None
+    self_attention: bool = False
+    sampling: SamplingField = Sampling()
+
+    def asked(self) -> Fresh:
+        """The queries."""
+        count = {} if self.queries is None else {"count": self.queries}
+        return Own(**count) if self.self_attention else Fresh(**count)
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Measured:
+        head, law = self.build()
+        found = measure_convergence(
+            head,
+            law,
+            self.n,
+            statistic=self.statistic,
+            sampling=self.sampling,
+            queries=self.asked(),
+            replicates=replicates,
+            generator=torch.Generator(law.device).manual_seed(seed),
+        )
+        return Measured(found, self.limit())
+
+    def check(self) -> None:
+        self.statistic.experiment(set_up(*self.build(), self.n, self.sampling, self.asked()))
+
+    def half_width(self, found: Measured, of: str, level: float) -> float:
+        """Of the fitted exponent's interval; or of the error's, relative to it, at the n where that is widest."""
+        if of == "slope":
+            return found.slope_half_width(level)
+        from scipy import stats  # it takes longer to import than most tasks to run
+
+        relative = found.experiment.rms_standard_error / found.experiment.rms
+        quantile = float(stats.t.ppf((1 + level) / 2, found.replicates - 1))
+        return quantile * float(relative.nan_to_num(math.inf, posinf=math.inf).max())
 
 
-def run(what: Convergence, replicates: int, seed: int, place: Path | None) -> Measured:
-    head, law = what.build()
-    found = measure_convergence(
-        head,
-        law,
-        what.n,
-        statistic=what.statistic,
-        sampling=what.sampling,
-        queries=what.asked(),
-        replicates=replicates,
-        generator=torch.Generator(law.device).manual_seed(seed),
-    )
-    return Measured(
-        found.n,
-        found.statistic,
-        found.squares.double(),
-        None if found.norms is None else found.norms.double(),
-        found.method.split(" replicates, ", 1)[1],
-        found.reference,
-        what.limit(),
-    )
-
-
-def half_width(what: Convergence, found: Measured, of: str, level: float) -> float:
-    """Of the fitted exponent's interval; or of the error's, relative to it, at the n where that is widest."""
-    if of == "slope":
-        return found.slope_half_width(level)
-    from scipy import stats  # it takes longer to import than most tasks to run
-
-    relative = found.experiment.rms_standard_error / found.experiment.rms
-    quantile = float(stats.t.ppf((1 + level) / 2, len(found.squares) - 1))
-    return quantile * float(relative.nan_to_num(math.inf, posinf=math.inf).max())
-
-
-KIND = Kind(
-    name="convergence",
-    title="Monte Carlo error curves",
-    what=Convergence,
-    result=Measured,
-    run=run,
-    check=check,
-    half_width=half_width,
-    together=True,
-    least=LEAST,
-)
+KIND = Convergence

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
@@ -22,34 +23,13 @@ from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.text import token_windows
 from attnlimit.studies.fields import File, digest
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 BRIEF = 4
 """Examples of a run that is only timed."""
 TEXTS = "texts.jsonl"
 """In the folder of a model: the labelled texts it is tried on."""
-
-
-class Downstream(OnText):
-    """`keys` different random keys a head, drawn anew in every layer, the same for all queries of a text unless
-    `per_query`. An encoder looks for the other half of each text; a classifier is held to the labels of the texts
-    (.jsonl with "label"), or to its own answers with all keys where there are none. Layers are compared on `windows`."""
-
-    tokens: PositiveInt = 256
-    examples: PositiveInt = 64
-    keys: PositiveInt
-    windows: PositiveInt = 4
-    per_query: bool = False
-
-    @model_validator(mode="after")
-    def _own_texts(self) -> Downstream:
-        """A folder may bring its labelled texts along; they are held to the content they have now."""
-        path = Path(self.model.use).expanduser() / TEXTS
-        if self.text is not None or not path.is_file():
-            return self
-        path = path.resolve()
-        return self.model_copy(update={"text": [File(file=str(path), sha256=digest(path))]})
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,27 +39,25 @@ class Thinned(OfModel):
     tokens: int
     keys: int
     metric: str
-    horizons: Array
-    """(examples,)"""
-    full: Array
-    """(examples,): the metric with all keys."""
-    sampled: Array
-    """(seeds, examples)"""
-    change: Array
-    """(seeds, examples): of the outputs, relative."""
-    divergence: Array | None
-    """(seeds, examples): KL to the full model in nats, of classifiers; and whether the answer is the same."""
-    agreement: Array | None
-    hidden_error: Array
-    """(seeds, layers): Σ‖sampled − full‖² behind each layer, over the windows."""
-    hidden_square: Array
-    """(layers,): Σ‖full‖²."""
-    attended: Array
-    """(seeds,): distinct keys per query and head."""
-    share: Array
-    """(seeds,): the same over those of full attention."""
+    horizons: Float[Tensor, " examples"]
+    full: Float[Tensor, " examples"]
+    """The metric with all keys."""
+    sampled: Float[Tensor, "seeds examples"]
+    change: Float[Tensor, "seeds examples"]
+    """Of the outputs, relative."""
+    divergence: Float[Tensor, "seeds examples"] | None
+    """KL to the full model in nats, of classifiers; and whether the answer is the same."""
+    agreement: Float[Tensor, "seeds examples"] | None
+    hidden_error: Float[Tensor, "seeds layers"]
+    """Σ‖sampled − full‖² behind each layer, over the windows."""
+    hidden_square: Float[Tensor, " layers"]
+    """Σ‖full‖²."""
+    attended: Float[Tensor, " seeds"]
+    """Distinct keys per query and head."""
+    share: Float[Tensor, " seeds"]
+    """The same over those of full attention."""
     by_replicate = ("sampled", "change", "divergence", "agreement", "hidden_error", "attended", "share")
-    columns: ClassVar[dict[str, Column]] = {
+    columns: ClassVar[Columns] = {
         "replicate": "int",
         "example": "int",
         "horizon": "float",
@@ -141,50 +119,67 @@ def _full(what: Downstream) -> _Full:
     return _Full(loaded, run, evaluate(loaded, run), example_horizons(loaded, task, run), windows)
 
 
-def run(what: Downstream, replicates: int, seed: int, place: Path | None = None) -> Thinned:
-    """One sampled run of the model over the examples, beside the full one."""
-    full = _full(what.model_copy(update={"keys": 1}))
-    model, known = full.loaded.model, full.evaluated
-    budgets = Budgets.uniform(attention_layers(model), what.keys, model=full.loaded.name, tokens=what.tokens)
-    with sampled_attention(model, budgets, generator=seed, per_query=what.per_query) as attended:
-        sampled = evaluate(full.loaded, full.run, known)
-    layers = probe(full.loaded, budgets, full.windows, [seed], per_query=what.per_query)
-    changed = changes(known, sampled)
+class Downstream(OnText):
+    """`keys` different random keys a head, drawn anew in every layer, the same for all queries of a text unless
+    `per_query`. An encoder looks for the other half of each text; a classifier is held to the labels of the texts
+    (.jsonl with "label"), or to its own answers with all keys where there are none. Layers are compared on `windows`."""
 
-    def row(values: Tensor | None) -> Tensor | None:
-        return None if values is None else digits(values, 6)[None]
+    title = "A model's task with n random keys in every head"
+    result = Thinned
 
-    return Thinned(
-        model=what.model.use,
-        weights=what.model.words(),
-        tokens=what.tokens,
-        keys=what.keys,
-        metric=known.metric,
-        horizons=digits(full.horizons, 6),
-        full=known.per_example,
-        sampled=sampled.per_example[None],
-        change=digits(changed.change, 6)[None],
-        divergence=row(changed.divergence),
-        agreement=row(changed.agreement),
-        hidden_error=digits(layers.hidden_error[0].sum(0), 6)[None],
-        hidden_square=digits(layers.hidden_square.sum(0), 6),
-        attended=attended.keys_per_query.mean()[None],
-        share=torch.tensor([attended.share], dtype=torch.float64),
-    )
+    tokens: PositiveInt = 256
+    examples: PositiveInt = 64
+    keys: PositiveInt
+    windows: PositiveInt = 4
+    per_query: bool = False
+
+    @model_validator(mode="after")
+    def _own_texts(self) -> Downstream:
+        """A folder may bring its labelled texts along; they are held to the content they have now."""
+        path = Path(self.model.use).expanduser() / TEXTS
+        if self.text is not None or not path.is_file():
+            return self
+        path = path.resolve()
+        return self.model_copy(update={"text": [File(file=str(path), sha256=digest(path))]})
+
+    def run(self, replicates: int, seed: int, place: Path | None = None) -> Thinned:
+        """One sampled run of the model over the examples, beside the full one."""
+        full = _full(self.model_copy(update={"keys": 1}))
+        model, known = full.loaded.model, full.evaluated
+        budgets = Budgets.uniform(
+            attention_layers(model), self.keys, model=full.loaded.name, tokens=self.tokens
+        )
+        with sampled_attention(model, budgets, generator=seed, per_query=self.per_query) as attended:
+            sampled = evaluate(full.loaded, full.run, known)
+        layers = probe(full.loaded, budgets, full.windows, [seed], per_query=self.per_query)
+        changed = changes(known, sampled)
+
+        def row(values: Tensor | None) -> Tensor | None:
+            return None if values is None else digits(values, 6)[None]
+
+        return Thinned(
+            model=self.model.use,
+            weights=self.model.words(),
+            tokens=self.tokens,
+            keys=self.keys,
+            metric=known.metric,
+            horizons=digits(full.horizons, 6),
+            full=known.per_example,
+            sampled=sampled.per_example[None],
+            change=digits(changed.change, 6)[None],
+            divergence=row(changed.divergence),
+            agreement=row(changed.agreement),
+            hidden_error=digits(layers.hidden_error[0].sum(0), 6)[None],
+            hidden_square=digits(layers.hidden_square.sum(0), 6),
+            attended=attended.keys_per_query.mean()[None],
+            share=torch.tensor([attended.share], dtype=torch.float64),
+        )
+
+    def brief(self) -> tuple[Downstream, float]:
+        """A few examples."""
+        few = min(self.examples, BRIEF)
+        part = self.model_copy(update={"examples": few, "windows": 1})
+        return part, (self.examples + self.windows) / (few + 1)
 
 
-def brief(what: Downstream) -> tuple[Downstream, float]:
-    """A few examples."""
-    few = min(what.examples, BRIEF)
-    part = what.model_copy(update={"examples": few, "windows": 1})
-    return part, (what.examples + what.windows) / (few + 1)
-
-
-KIND = Kind(
-    name="downstream",
-    title="A model's task with n random keys in every head",
-    what=Downstream,
-    result=Thinned,
-    run=run,
-    brief=brief,
-)
+KIND = Downstream

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,19 +11,15 @@ from torch import Tensor
 
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import ErrorCurve
-from attnlimit.studies.kind import Cell, Column, Curve, Kind, Row
+from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.setting import CurveResult, Limit, Setting, told
-
-
-class Exact(Setting):
-    """A head on a law, at sizes n up to 10^12."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExactCurves(CurveResult):
     """Both averages over queries of the error."""
 
-    columns: ClassVar[Mapping[str, Column]] = {
+    columns: ClassVar[Columns] = {
         "n": "int",
         "rms": "float",
         "rms_standard_error": "float",
@@ -31,8 +27,8 @@ class ExactCurves(CurveResult):
         "mean_rms_standard_error": "float",
     }
 
-    rms: Curve
-    mean_rms: Curve
+    rms: ErrorCurve
+    mean_rms: ErrorCurve
     limit: Limit | None
 
     @property
@@ -67,17 +63,16 @@ def _noise(curve: ErrorCurve) -> Tensor:
     return curve.error * 0 if curve.standard_error is None else curve.standard_error
 
 
-def run(what: Exact, replicates: int, seed: int, place: Path | None) -> ExactCurves:
-    head, law = what.build()
-    return ExactCurves(*query_average(head, law, max(what.n))(what.n), what.limit())
+class Exact(Setting):
+    """A head on a law, at sizes n up to 10^12."""
+
+    title = "exact error curves"
+    result = ExactCurves
+    noise = False
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> ExactCurves:
+        head, law = self.build()
+        return ExactCurves(*query_average(head, law, max(self.n))(self.n), self.limit())
 
 
-KIND = Kind(
-    name="exact",
-    title="exact error curves",
-    what=Exact,
-    result=ExactCurves,
-    run=run,
-    check=Exact.build,
-    noise=False,
-)
+KIND = Exact

@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, PositiveFloat
+from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.exact import Schedule, best_kappa, hardmax_error, hardmax_gap
 from attnlimit.files.records import finite
 from attnlimit.measures import Sphere
-from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Result, Row
+from attnlimit.studies.fields import Sizes
+from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
 
 Rule: TypeAlias = Literal["log", "best", "infinite"]
-
-
-class Hardmax(Fields):
-    """Keys on the unit sphere of R^dim, A = V = I, one query on it. `kappa` is the rule: gamma·log n, the best one for
-    each n, or infinite (hardmax itself)."""
-
-    dim: Annotated[int, Field(ge=2)]
-    kappa: Rule
-    gamma: PositiveFloat = 1.0
-    n: Sizes
 
 
 @dataclass(frozen=True, eq=False)
 class Distance(Result):
     """To the hardmax limit."""
 
-    columns: ClassVar[Mapping[str, Column]] = {"n": "int", "kappa_at_n": "float", "rms": "float"}
+    columns: ClassVar[Columns] = {"n": "int", "kappa_at_n": "float", "rms": "float"}
 
     dim: int
     rule: Rule
     n: tuple[int, ...]
     kappa: tuple[float, ...]
     """At each n."""
-    rms: Array
+    rms: Float[Tensor, " n"]
     method: str
 
     def rows(self) -> Iterator[Sequence[Cell]]:
@@ -61,18 +53,31 @@ class Distance(Result):
         return {"Method": self.method}
 
 
-def run(what: Hardmax, replicates: int, seed: int, place: Path | None) -> Distance:
-    head, law = Head(torch.eye(what.dim, dtype=torch.float64)), Sphere(what.dim)
-    query = torch.eye(1, what.dim, dtype=torch.float64)
-    if what.kappa == "infinite":
-        hard = hardmax_error(head, law, what.n, query)
-        sharp = (math.inf,) * len(what.n)
-        return Distance(what.dim, what.kappa, tuple(what.n), sharp, hard.rms[0], hard.method)
-    if what.kappa == "best":
-        gap = best_kappa(head, law, what.n, query)
-    else:
-        gap = hardmax_gap(head, law, Schedule.log(what.gamma), what.n, query)
-    return Distance(what.dim, what.kappa, tuple(what.n), gap.kappa, gap.rms[0], gap.method)
+class Hardmax(Kind):
+    """Keys on the unit sphere of R^dim, A = V = I, one query on it. `kappa` is the rule: gamma·log n, the best one for
+    each n, or infinite (hardmax itself)."""
+
+    title = "the way to hardmax"
+    result = Distance
+    noise = False
+
+    dim: Annotated[int, Field(ge=2)]
+    kappa: Rule
+    gamma: PositiveFloat = 1.0
+    n: Sizes
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Distance:
+        head, law = Head(torch.eye(self.dim, dtype=torch.float64)), Sphere(self.dim)
+        query = torch.eye(1, self.dim, dtype=torch.float64)
+        if self.kappa == "infinite":
+            hard = hardmax_error(head, law, self.n, query)
+            sharp = (math.inf,) * len(self.n)
+            return Distance(self.dim, self.kappa, tuple(self.n), sharp, hard.rms[0], hard.method)
+        if self.kappa == "best":
+            gap = best_kappa(head, law, self.n, query)
+        else:
+            gap = hardmax_gap(head, law, Schedule.log(self.gamma), self.n, query)
+        return Distance(self.dim, self.kappa, tuple(self.n), gap.kappa, gap.rms[0], gap.method)
 
 
-KIND = Kind(name="hardmax", title="the way to hardmax", what=Hardmax, result=Distance, run=run, noise=False)
+KIND = Hardmax

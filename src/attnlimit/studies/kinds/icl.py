@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
+from jaxtyping import Float
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, TypeAdapter
+from torch import Tensor
 
 from attnlimit.icl import (
     Classification,
@@ -29,11 +31,13 @@ from attnlimit.icl.methods import Attention
 from attnlimit.icl.training import MEASURED, OverSeeds, over_seeds
 from attnlimit.icl.trial import Trial
 from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Point, Result, Row, plain, short
+from attnlimit.studies.kind import Cell, Columns, Kind, Point, Result, Row, plain, short
 from attnlimit.studies.task import canonical
 
 BRIEF = 100
 """Steps of a training that is only timed."""
+ARRAYS = tuple(one.name for one in fields(Training) if "Tensor" in str(one.type))
+"""What a training found."""
 ENDS = ("risk", "infinite_risk", "gradient_gap", "parameter_gap")
 Correlation = Annotated[float, Field(gt=-1, lt=1)]
 
@@ -118,22 +122,11 @@ AnyTask: TypeAlias = Annotated[
 ]
 
 
-class Asked(Fields):
-    """The arguments of `attnlimit.icl.train`, with which they share their meaning; replicates are its seeds."""
-
-    task: AnyTask = Regression()
-    lengths: Sizes
-    attention: Attention = "softmax"
-    optimizer: Optimizer = Optimizer()
-    evaluation: Evaluation = Evaluation()
-    init: PositiveFloat = 0.1
-
-
 @dataclass(frozen=True, eq=False)
 class Trained(Result):
-    """What a training gave, in the shapes of `attnlimit.icl.Training`: R reports, S replicates, M lengths, T test lengths."""
+    """What a training gave, as `attnlimit.icl.Training` has it."""
 
-    columns: ClassVar[Mapping[str, Column]] = {
+    columns: ClassVar[Columns] = {
         "replicate": "int",
         "step": "int",
         "length": "int",
@@ -142,21 +135,8 @@ class Trained(Result):
     }
 
     what: Asked
-    times: Array | None
-    """(R,)"""
-    U: Array
-    """(R, S, M, D, D)"""
-    V: Array
-    risk: Array
-    """(R, S, M)"""
-    risk_error: Array
-    infinite_risk: Array
-    gradient_gap: Array
-    flow_risk: Array | None
-    """(R, S)"""
-    parameter_gap: Array | None
-    test_risk: Array
-    """(R, S, M, T)"""
+    arrays: dict[str, Float[Tensor, "*shape"] | None]
+    """By name, those of `ARRAYS`."""
 
     @cached_property
     def training(self) -> Training:
@@ -168,7 +148,7 @@ class Trained(Result):
             optimizer=what.optimizer,
             evaluation=what.evaluation,
             steps=what.evaluation.steps(what.optimizer.steps),
-            **{name: getattr(self, name) for name in ARRAYS},
+            **cast(Any, self.arrays),
         )
 
     def rows(self) -> Iterator[Sequence[Cell]]:
@@ -178,15 +158,15 @@ class Trained(Result):
     @classmethod
     def joined(cls, parts: Sequence[Trained]) -> Trained:
         """The replicates of all tasks as one training."""
-        together: dict[str, Any] = {"times": parts[0].times}
-        for name in ARRAYS[1:]:
-            found = [getattr(one, name) for one in parts]
-            together[name] = None if found[0] is None else torch.cat(found, 1)
-        return cls(parts[0].what, **together)
+        together = dict(parts[0].arrays)
+        for name in ARRAYS[1:]:  # but for the times
+            found = [values for one in parts if (values := one.arrays[name]) is not None]
+            together[name] = torch.cat(found, 1) if found else None
+        return cls(parts[0].what, together)
 
     def ends(self) -> dict[str, OverSeeds]:
         """What was measured when training ended, at each length: mean over replicates and both ends of its 95 % interval."""
-        found = {name: getattr(self, name) for name in ENDS}
+        found = {name: self.arrays[name] for name in ENDS}
         return {name: over_seeds(values[-1].T) for name, values in found.items() if values is not None}
 
     def summary(self) -> dict[str, Any]:
@@ -197,7 +177,7 @@ class Trained(Result):
             record[f"{name}_interval"] = [low.tolist(), high.tolist()]
         if self.what.evaluation.test_lengths:
             record["test_lengths"] = list(self.what.evaluation.test_lengths)
-            record["test_risk"] = self.test_risk[-1].tolist()
+            record["test_risk"] = self.training.test_risk[-1].tolist()
         return {**record, **self.methods()}
 
     def shown(self) -> list[Row]:
@@ -219,10 +199,6 @@ class Trained(Result):
 
     def methods(self) -> Row:
         return {"method": f"{self.training.method}; 95 % t intervals over replicates"}
-
-
-ARRAYS = tuple(field.name for field in fields(Trained) if field.name != "what")
-"""What `Trained` has of a `Training`."""
 
 
 @lru_cache(maxsize=32)
@@ -274,51 +250,54 @@ def _said(one: Comparison) -> str:
     return text
 
 
-def run(what: Asked, replicates: int, seed: int, place: Path | None) -> Trained:
-    """A training that was stopped goes on from its checkpoint in the run's folder, bit for bit."""
-    kept = None
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        kept = place / f"{seed:016x}.safetensors"
-    found = train(
-        what.task.build(),
-        what.lengths,
-        attention=what.attention,
-        optimizer=what.optimizer,
-        evaluation=what.evaluation,
-        start=Start(init=what.init, seeds=replicates),
-        generator=seed,
-        saving=Saving(checkpoint=kept),
-    )
-    if kept is not None:
-        kept.unlink(missing_ok=True)
-    return Trained(what, **{name: getattr(found, name) for name in ARRAYS})
+class Asked(Kind):
+    """The arguments of `attnlimit.icl.train`, with which they share their meaning; replicates are its seeds."""
+
+    title = "in-context learning"
+    result = Trained
+    together = True
+
+    task: AnyTask = Regression()
+    lengths: Sizes
+    attention: Attention = "softmax"
+    optimizer: Optimizer = Optimizer()
+    evaluation: Evaluation = Evaluation()
+    init: PositiveFloat = 0.1
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Trained:
+        """A training that was stopped goes on from its checkpoint in the run's folder, bit for bit."""
+        kept = None
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+            kept = place / f"{seed:016x}.safetensors"
+        found = train(
+            self.task.build(),
+            self.lengths,
+            attention=self.attention,
+            optimizer=self.optimizer,
+            evaluation=self.evaluation,
+            start=Start(init=self.init, seeds=replicates),
+            generator=seed,
+            saving=Saving(checkpoint=kept),
+        )
+        if kept is not None:
+            kept.unlink(missing_ok=True)
+        return Trained(self, {name: getattr(found, name) for name in ARRAYS})
+
+    def check(self) -> None:
+        """The parts fit each other."""
+        start = Start(init=self.init)
+        Trial.of(self.task.build(), self.lengths, self.attention, self.optimizer, self.evaluation, start, 0)
+
+    def brief(self) -> tuple[Asked, float]:
+        """A few steps."""
+        steps = min(self.optimizer.steps, BRIEF)
+        optimizer = replace(self.optimizer, steps=steps)
+        evaluation = replace(
+            self.evaluation, reports=1, prompts=min(self.evaluation.prompts, self.optimizer.batch)
+        )
+        part = self.model_copy(update={"optimizer": optimizer, "evaluation": evaluation})
+        return part, self.optimizer.steps / steps
 
 
-def check(what: Asked) -> None:
-    """The parts fit each other."""
-    start = Start(init=what.init)
-    Trial.of(what.task.build(), what.lengths, what.attention, what.optimizer, what.evaluation, start, 0)
-
-
-def brief(what: Asked) -> tuple[Asked, float]:
-    """A few steps."""
-    steps = min(what.optimizer.steps, BRIEF)
-    optimizer = replace(what.optimizer, steps=steps)
-    evaluation = replace(
-        what.evaluation, reports=1, prompts=min(what.evaluation.prompts, what.optimizer.batch)
-    )
-    part = what.model_copy(update={"optimizer": optimizer, "evaluation": evaluation})
-    return part, what.optimizer.steps / steps
-
-
-KIND = Kind(
-    name="icl",
-    title="in-context learning",
-    what=Asked,
-    result=Trained,
-    run=run,
-    check=check,
-    brief=brief,
-    together=True,
-)
+KIND = Asked

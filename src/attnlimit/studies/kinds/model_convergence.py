@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, PositiveInt, model_validator
 from scipy import stats
+from torch import Tensor
 
 from attnlimit.designs import Kept, Sampling
 from attnlimit.errors import InputError
@@ -18,7 +20,7 @@ from attnlimit.models.attend.subsampled import HeadSeen, exact_squares, heads_se
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.studies.fields import Fields, SamplingField, Seed, Sizes
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 LEAST_BATCHES = 5
@@ -39,24 +41,6 @@ class Passages(OnText):
     passages: PositiveInt = 4
     queries: PositiveInt = 32
     query_seed: Seed = 0
-
-
-class ModelConvergence(Passages):
-    """n keys of a context, those kept around the query among them, against all of it."""
-
-    n: Sizes
-    curves: Annotated[list[Drawn], Field(min_length=1)]
-    batch: PositiveInt = 25
-    """Replicates whose mean square is one number of the result."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> ModelConvergence:
-        ways = [one.sampling for one in self.curves]
-        if any(one.kept != Kept(around=one.kept.around) or not one.draw.nested for one in ways):
-            raise ValueError("of the keys only those around the query can be kept, and draws must be nested")
-        if len(self.n) < 3 or self.n[-1] > self.tokens or self.n[0] <= max(one.kept.around for one in ways):
-            raise ValueError("n needs at least 3 sizes, above the keys kept and at most tokens")
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +109,9 @@ class HeadDrawn:
     horizon: float
     scale: float
     population: str
-    sampling: SamplingField
-    squares: Array
-    """(batches, n)"""
-    closed: Array
-    """(n,)"""
+    sampling: Sampling
+    squares: Float[Tensor, "batches n"]
+    closed: Float[Tensor, " n"]
 
     def slope(self, n: tuple[int, ...]) -> HeadSlope:
         squares, closed = self.squares / self.scale**2, self.closed.sqrt() / self.scale
@@ -162,7 +144,7 @@ class HeadsConverged(OfModel):
     n: tuple[int, ...]
     replicates: int
     heads: tuple[HeadDrawn, ...]
-    columns: ClassVar[dict[str, Column]] = {
+    columns: ClassVar[Columns] = {
         "layer": "int",
         "head": "int",
         "horizon": "float",
@@ -197,31 +179,6 @@ class HeadsConverged(OfModel):
         return [one.facts() for one in self.slopes]
 
 
-def run(what: ModelConvergence, replicates: int, seed: int, place: Path | None = None) -> HeadsConverged:
-    """For each way of drawing and head: mean squares of `batch` replicates each (the last may have fewer)."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for drawn, closed in zip(what.curves, _closed(what), strict=True):
-        for head, exact in zip(_seen(what), closed, strict=True):
-            draws = [
-                sampled_squares(one, drawn.sampling, what.n, replicates, generator)
-                for one in head.population(drawn.population)
-            ]
-            batches = [part.mean(0) for part in torch.stack(draws).mean(0).split(what.batch)]
-            facts = (head.layer, head.head, head.horizon, head.scale, drawn.population, drawn.sampling)
-            found.append(HeadDrawn(*facts, digits(torch.stack(batches), 7), exact))
-    return HeadsConverged(
-        what.model.use,
-        what.model.words(),
-        what.tokens,
-        what.passages,
-        what.queries,
-        tuple(what.n),
-        replicates,
-        tuple(found),
-    )
-
-
 def _seen(what: ModelConvergence) -> tuple[HeadSeen, ...]:
     seen = _on_text(Passages.model_validate(what.model_dump(include=set(Passages.model_fields))))
     least = min(one.scores.shape[1] for drawn in what.curves for one in seen[0].population(drawn.population))
@@ -237,10 +194,10 @@ def _on_text(what: Passages) -> tuple[HeadSeen, ...]:
 
 
 @remembered
-def _closed(what: ModelConvergence) -> list[list[torch.Tensor]]:
+def _closed(what: ModelConvergence) -> list[list[Tensor]]:
     """By way of drawing and head: nothing in it is random."""
 
-    def closed(drawn: Drawn, head: HeadSeen) -> torch.Tensor:
+    def closed(drawn: Drawn, head: HeadSeen) -> Tensor:
         passages = head.population(drawn.population)
         squares = torch.cat([exact_squares(one, drawn.sampling, what.n) for one in passages])
         return digits(squares.mean(0), 7)
@@ -248,11 +205,50 @@ def _closed(what: ModelConvergence) -> list[list[torch.Tensor]]:
     return [[closed(drawn, head) for head in _seen(what)] for drawn in what.curves]
 
 
-KIND = Kind(
-    name="model_convergence",
-    title="Heads of a model with n of their keys",
-    what=ModelConvergence,
-    result=HeadsConverged,
-    run=run,
-    together=True,
-)
+class ModelConvergence(Passages):
+    """n keys of a context, those kept around the query among them, against all of it."""
+
+    title = "Heads of a model with n of their keys"
+    result = HeadsConverged
+    together = True
+
+    n: Sizes
+    curves: Annotated[list[Drawn], Field(min_length=1)]
+    batch: PositiveInt = 25
+    """Replicates whose mean square is one number of the result."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelConvergence:
+        ways = [one.sampling for one in self.curves]
+        if any(one.kept != Kept(around=one.kept.around) or not one.draw.nested for one in ways):
+            raise ValueError("of the keys only those around the query can be kept, and draws must be nested")
+        if len(self.n) < 3 or self.n[-1] > self.tokens or self.n[0] <= max(one.kept.around for one in ways):
+            raise ValueError("n needs at least 3 sizes, above the keys kept and at most tokens")
+        return self
+
+    def run(self, replicates: int, seed: int, place: Path | None = None) -> HeadsConverged:
+        """For each way of drawing and head: mean squares of `batch` replicates each (the last may have fewer)."""
+        generator = torch.Generator().manual_seed(seed)
+        found = []
+        for drawn, closed in zip(self.curves, _closed(self), strict=True):
+            for head, exact in zip(_seen(self), closed, strict=True):
+                draws = [
+                    sampled_squares(one, drawn.sampling, self.n, replicates, generator)
+                    for one in head.population(drawn.population)
+                ]
+                batches = [part.mean(0) for part in torch.stack(draws).mean(0).split(self.batch)]
+                facts = (head.layer, head.head, head.horizon, head.scale, drawn.population, drawn.sampling)
+                found.append(HeadDrawn(*facts, digits(torch.stack(batches), 7), exact))
+        return HeadsConverged(
+            self.model.use,
+            self.model.words(),
+            self.tokens,
+            self.passages,
+            self.queries,
+            tuple(self.n),
+            replicates,
+            tuple(found),
+        )
+
+
+KIND = ModelConvergence

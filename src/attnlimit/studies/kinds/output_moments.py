@@ -3,7 +3,7 @@ same tokens: with m of the n queries, as `measure_convergence` has them one at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnlimit.designs import Sampling
 from attnlimit.errors import InputError
-from attnlimit.sampling import Own
+from attnlimit.sampling import Convergence, Own
 from attnlimit.sampling.fitted import LEAST_REPLICATES, FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.moments import MomentErrors, covariance_square, moment_square
 from attnlimit.sampling.powers import Power
@@ -23,7 +23,7 @@ from attnlimit.sampling.reference import Reference
 from attnlimit.sampling.replicates import replicate
 from attnlimit.sampling.setup import Setup, set_up
 from attnlimit.studies.fields import Fields
-from attnlimit.studies.kind import Cell, Column, Kind, Result, Row
+from attnlimit.studies.kind import Cell, Columns, Result, Row
 from attnlimit.studies.kinds.convergence import Measured
 from attnlimit.studies.setting import Setting
 
@@ -37,32 +37,11 @@ class Unit(Fields):
     covariance: PositiveFloat = 1.0
 
 
-class OutputMoments(Setting):
-    """A head on a Gaussian law, at sizes n. A precision's half_width is that of both slopes, each in its `unit`."""
-
-    queries: PositiveInt = 256
-    unit: Unit = Unit()
-
-    def plan(self) -> Setup:
-        head, law = self.build()
-        made = set_up(head, law, self.n, Sampling(), Own(self.queries))
-        if not is_fitted(made, Power(1)):
-            raise InputError(
-                f"Kind output_moments is for Gaussian tokens, got {law!r}: use kind convergence."
-            )
-        return made
-
-
 @dataclass(frozen=True, eq=False)
 class Moments(Result):
     """Both curves, with a row of errors a replicate."""
 
-    columns: ClassVar[Mapping[str, Column]] = {
-        "replicate": "int",
-        "statistic": "text",
-        "n": "int",
-        "square": "float",
-    }
+    columns: ClassVar[Columns] = {"replicate": "int", "statistic": "text", "n": "int", "square": "float"}
 
     mean: Measured
     covariance: Measured
@@ -74,7 +53,7 @@ class Moments(Result):
     def rows(self) -> Iterator[Sequence[Cell]]:
         for curve in self.curves:
             for number, n, square, _ in curve.rows():
-                yield number, curve.statistic, n, square
+                yield number, curve.error_of, n, square
 
     @classmethod
     def joined(cls, parts: Sequence[Moments]) -> Moments:
@@ -85,7 +64,7 @@ class Moments(Result):
         for curve in self.curves:
             record = curve.summary()
             kept = ("rms", "rms_standard_error", "fit", "no_fit")
-            told[curve.statistic] = {name: record[name] for name in kept if name in record}
+            told[curve.error_of] = {name: record[name] for name in kept if name in record}
         return {**{name: first[name] for name in ("n", "horizon", "rates", "replicates", "method")}, **told}
 
     def shown(self) -> list[Row]:
@@ -93,19 +72,6 @@ class Moments(Result):
 
     def methods(self) -> Row:
         return self.mean.methods()
-
-
-def run(what: OutputMoments, replicates: int, seed: int, place: Path | None) -> Moments:
-    plan = what.plan()
-    generator = torch.Generator(plan.law.device).manual_seed(seed)
-    both = Both.of(plan)
-    found = [both.row(generator) for _ in range(replicates)]
-    method, limit, curves = f"control variates on m = {what.queries} of n queries", what.limit(), []
-    for k, name in enumerate(STATISTICS):
-        squares, controls = (torch.stack([row[which][:, k] for row in found]) for which in (0, 1))
-        kept = controlled(squares, controls) if replicates >= LEAST_REPLICATES else squares
-        curves.append(Measured(tuple(plan.n), name, kept.double(), None, method, "closed form", limit))
-    return Moments(*curves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,21 +105,48 @@ class Both:
         return torch.stack(squares), torch.stack(controls)
 
 
-def half_width(what: OutputMoments, found: Moments, of: str, level: float) -> float:
-    """Of the wider of the two slopes' intervals, in units."""
-    if of != "slope":
-        raise InputError("Kind output_moments has a precision of: slope.")
-    units = zip(found.curves, (what.unit.mean, what.unit.covariance), strict=True)
-    return max(curve.slope_half_width(level) / unit for curve, unit in units)
+class OutputMoments(Setting):
+    """A head on a Gaussian law, at sizes n. A precision's half_width is that of both slopes, each in its `unit`."""
+
+    title = "errors of the outputs' moments"
+    result = Moments
+    together = True
+    narrows = True
+
+    queries: PositiveInt = 256
+    unit: Unit = Unit()
+
+    def plan(self) -> Setup:
+        head, law = self.build()
+        made = set_up(head, law, self.n, Sampling(), Own(self.queries))
+        if not is_fitted(made, Power(1)):
+            raise InputError(
+                f"Kind output_moments is for Gaussian tokens, got {law!r}: use kind convergence."
+            )
+        return made
+
+    def check(self) -> object:
+        return self.plan()
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Moments:
+        plan = self.plan()
+        generator = torch.Generator(plan.law.device).manual_seed(seed)
+        both = Both.of(plan)
+        found = [both.row(generator) for _ in range(replicates)]
+        how, limit, curves = f"control variates on m = {self.queries} of n queries", self.limit(), []
+        for k, name in enumerate(STATISTICS):
+            squares, controls = (torch.stack([row[which][:, k] for row in found]) for which in (0, 1))
+            kept = controlled(squares, controls) if replicates >= LEAST_REPLICATES else squares
+            one = Convergence(tuple(plan.n), name, kept.double(), None, how, "closed form")
+            curves.append(Measured(one, limit))
+        return Moments(*curves)
+
+    def half_width(self, found: Moments, of: str, level: float) -> float:
+        """Of the wider of the two slopes' intervals, in units."""
+        if of != "slope":
+            raise InputError("Kind output_moments has a precision of: slope.")
+        units = zip(found.curves, (self.unit.mean, self.unit.covariance), strict=True)
+        return max(curve.slope_half_width(level) / unit for curve, unit in units)
 
 
-KIND = Kind(
-    name="output_moments",
-    title="errors of the outputs' moments",
-    what=OutputMoments,
-    result=Moments,
-    run=run,
-    check=OutputMoments.plan,
-    half_width=half_width,
-    together=True,
-)
+KIND = OutputMoments

@@ -6,30 +6,21 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 
-from attnlimit.studies.fields import Fields
-from attnlimit.studies.kind import Cell, Column, Kind, Result, Row
-
-
-class Probe(Fields):
-    """`fail`: no, raise (an error), or die (the worker is killed, as when memory runs out)."""
-
-    value: float = 0.0
-    seconds: NonNegativeFloat = 0.0
-    fail: Literal["no", "raise", "die"] = "no"
+from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
 
 
 @dataclass(frozen=True)
 class Draws(Result):
     """A random number a replicate."""
 
-    columns: ClassVar[Mapping[str, Column]] = {"replicate": "int", "draw": "float"}
+    columns: ClassVar[Columns] = {"replicate": "int", "draw": "float"}
 
     value: float
     draws: tuple[float, ...]
@@ -49,15 +40,26 @@ class Draws(Result):
         return [{"replicates": len(self.draws), "mean": self.mean}]
 
 
-def run(what: Probe, replicates: int, seed: int, place: Path | None) -> Draws:
-    if what.seconds:
-        time.sleep(what.seconds)
-    if what.fail == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what.fail == "raise":
-        raise RuntimeError(f"a probe that fails, value {what.value:g}")
-    stream = random.Random(seed)
-    return Draws(what.value, tuple(stream.random() for _ in range(replicates)))
+class Probe(Kind):
+    """`fail`: no, raise (an error), or die (the worker is killed, as when memory runs out)."""
+
+    title = "probes"
+    result = Draws
+    together = True
+
+    value: float = 0.0
+    seconds: NonNegativeFloat = 0.0
+    fail: Literal["no", "raise", "die"] = "no"
+
+    def run(self, replicates: int, seed: int, place: Path | None) -> Draws:
+        if self.seconds:
+            time.sleep(self.seconds)
+        if self.fail == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fail == "raise":
+            raise RuntimeError(f"a probe that fails, value {self.value:g}")
+        stream = random.Random(seed)
+        return Draws(self.value, tuple(stream.random() for _ in range(replicates)))
 
 
-KIND = Kind(name="probe", title="probes", what=Probe, result=Draws, run=run, together=True)
+KIND = Probe

@@ -22,21 +22,8 @@ from torch import Tensor
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.models.see.text import special_tokens, token_windows
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Array, Cell, Column, Kind, Row
+from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.model_fields import OfModel, OnText, digits
-
-
-class TokenCloud(OnText):
-    """`points` random tokens of `passages` passages, as they leave layer `layer` (0: the embeddings), in subsamples of
-    n, `draws` of them."""
-
-    tokens: PositiveInt = 256
-    passages: PositiveInt = 8
-    layer: NonNegativeInt = 3
-    points: Annotated[int, Field(ge=50, le=5000)] = 1000
-    n: Sizes
-    draws: Annotated[int, Field(ge=5)] = 200
-    perplexity: PositiveFloat = 30.0
 
 
 class Mean(NamedTuple):
@@ -53,23 +40,17 @@ class Covered(OfModel):
     layer: int
     points: int
     n: tuple[int, ...]
-    mean_distance: Array
-    """(draws,): of two tokens of the cloud."""
-    squares: Array
-    """(draws, n): squared energy distance to the cloud."""
-    distances: Array
-    """(draws, n): mean distance of a token to the nearest member."""
-    picture: Array
-    """(points, 2)"""
+    mean_distance: Float[Tensor, " draws"]
+    """Of two tokens of the cloud."""
+    squares: Float[Tensor, "draws n"]
+    """Squared energy distance to the cloud."""
+    distances: Float[Tensor, "draws n"]
+    """Mean distance of a token to the nearest member."""
+    picture: Float[Tensor, "points 2"]
     order: tuple[int, ...]
     """One nested subsample in the picture."""
     by_replicate = ("mean_distance", "squares", "distances")
-    columns: ClassVar[dict[str, Column]] = {
-        "draw": "int",
-        "n": "int",
-        "energy": "float",
-        "nearest": "float",
-    }
+    columns: ClassVar[Columns] = {"draw": "int", "n": "int", "energy": "float", "nearest": "float"}
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         for draw, both in enumerate(zip(self.squares.tolist(), self.distances.tolist(), strict=True)):
@@ -108,36 +89,6 @@ class Covered(OfModel):
             }
             for k, n in enumerate(self.n)
         ]
-
-
-def run(what: TokenCloud, replicates: int, seed: int, place: Path | None = None) -> Covered:
-    """The picture, one nested subsample in it, and the coverage of all draws."""
-    generator = torch.Generator().manual_seed(seed)
-    states = _states(what)
-    if what.points > len(states) or what.n[-1] > what.points:
-        raise InputError(
-            f"A cloud of {what.points} tokens and subsamples of up to {what.n[-1]} need as many tokens: there are "
-            f"{len(states)}. Ask for more passages."
-        )
-    cloud = states[torch.randperm(len(states), generator=generator)[: what.points]].double()
-    distances = torch.cdist(cloud, cloud).fill_diagonal_(0.0)
-    orders = [torch.randperm(what.points, generator=generator) for _ in range(what.draws)]
-    found = torch.tensor(
-        [[coverage(distances, order[:n]) for n in what.n] for order in orders], dtype=torch.float64
-    )
-    picture = _picture(cloud, what.perplexity, int(torch.randint(2**31, (1,), generator=generator)))
-    return Covered(
-        model=what.model.use,
-        weights=what.model.words(),
-        layer=what.layer,
-        points=what.points,
-        n=tuple(what.n),
-        mean_distance=distances.mean().expand(what.draws),
-        squares=digits(found[..., 0], 6),
-        distances=digits(found[..., 1], 6),
-        picture=picture.double().round(decimals=2),
-        order=tuple(orders[-1][: what.n[-1]].tolist()),
-    )
 
 
 def coverage(distances: Float[Tensor, "N N"], chosen: Int[Tensor, " n"]) -> tuple[float, float]:
@@ -179,10 +130,49 @@ def _picture(cloud: Tensor, perplexity: float, seed: int) -> Tensor:
     return torch.from_numpy(found)
 
 
-KIND = Kind(
-    name="token_cloud",
-    title="Tokens of a layer, and how well n of them cover it",
-    what=TokenCloud,
-    result=Covered,
-    run=run,
-)
+class TokenCloud(OnText):
+    """`points` random tokens of `passages` passages, as they leave layer `layer` (0: the embeddings), in subsamples of
+    n, `draws` of them."""
+
+    title = "Tokens of a layer, and how well n of them cover it"
+    result = Covered
+
+    tokens: PositiveInt = 256
+    passages: PositiveInt = 8
+    layer: NonNegativeInt = 3
+    points: Annotated[int, Field(ge=50, le=5000)] = 1000
+    n: Sizes
+    draws: Annotated[int, Field(ge=5)] = 200
+    perplexity: PositiveFloat = 30.0
+
+    def run(self, replicates: int, seed: int, place: Path | None = None) -> Covered:
+        """The picture, one nested subsample in it, and the coverage of all draws."""
+        generator = torch.Generator().manual_seed(seed)
+        states = _states(self)
+        if self.points > len(states) or self.n[-1] > self.points:
+            raise InputError(
+                f"A cloud of {self.points} tokens and subsamples of up to {self.n[-1]} need as many tokens: there are "
+                f"{len(states)}. Ask for more passages."
+            )
+        cloud = states[torch.randperm(len(states), generator=generator)[: self.points]].double()
+        distances = torch.cdist(cloud, cloud).fill_diagonal_(0.0)
+        orders = [torch.randperm(self.points, generator=generator) for _ in range(self.draws)]
+        found = torch.tensor(
+            [[coverage(distances, order[:n]) for n in self.n] for order in orders], dtype=torch.float64
+        )
+        picture = _picture(cloud, self.perplexity, int(torch.randint(2**31, (1,), generator=generator)))
+        return Covered(
+            model=self.model.use,
+            weights=self.model.words(),
+            layer=self.layer,
+            points=self.points,
+            n=tuple(self.n),
+            mean_distance=distances.mean().expand(self.draws),
+            squares=digits(found[..., 0], 6),
+            distances=digits(found[..., 1], 6),
+            picture=picture.double().round(decimals=2),
+            order=tuple(orders[-1][: self.n[-1]].tolist()),
+        )
+
+
+KIND = TokenCloud

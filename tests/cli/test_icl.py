@@ -19,7 +19,7 @@ from attnlimit.errors import InputError
 from attnlimit.icl import LinearRegression, ar1, tuned
 from attnlimit.studies import load_study
 from attnlimit.studies.kind import kind
-from attnlimit.studies.points import points
+from attnlimit.studies.spec import points
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPEC = """\

@@ -8,7 +8,7 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.icl import Classification, Evaluation, LinearRegression, Optimizer, Start, train, tuned
-from attnlimit.icl.comparison import compared
+from attnlimit.icl.training import compared
 
 HOW = {
     "optimizer": Optimizer(lr=0.1, steps=6, batch=8),

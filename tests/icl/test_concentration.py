@@ -6,7 +6,7 @@ import torch
 import attnlimit as al
 from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.icl import Loss, Trials, ar1, concentration
-from attnlimit.icl.jacobians import jacobians
+from attnlimit.icl.concentration import jacobians
 
 LAWS = {
     "gaussian": al.Gaussian(cov=ar1(3, 0.4)),

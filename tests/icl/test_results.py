@@ -22,7 +22,7 @@ from attnlimit.icl import (
     train,
     transfer,
 )
-from attnlimit.icl.comparison import compared
+from attnlimit.icl.training import compared
 
 TASK = LinearRegression(2)
 HOW = {"optimizer": Optimizer(steps=4, batch=4, lr=0.1), "evaluation": Evaluation(reports=2, prompts=16)}

@@ -27,7 +27,7 @@ from attnlimit.icl.batches import TRAINING, draw, stream
 from attnlimit.icl.methods import RULES
 from attnlimit.icl.training import over_seeds
 from attnlimit.measures import Laplace
-from attnlimit.report.figures.icl_training import lengths_figure, trajectory_figure
+from attnlimit.report.figures.icl import lengths_figure, trajectory_figure
 
 FEW = Optimizer(steps=30, lr=0.05, batch=16)
 TWICE = Evaluation(reports=(10, 20), prompts=64)

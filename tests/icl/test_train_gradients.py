@@ -14,9 +14,18 @@ from attnlimit.icl import (
     ar1,
     infinite_risk,
 )
-from attnlimit.icl.batches import Batch, ahead, draw, stream
-from attnlimit.icl.kernels import linear_moments, softmax_moments, wishart_moments
-from attnlimit.icl.pulls import finite_losses, finite_pull, infinite_pull
+from attnlimit.icl.batches import (
+    Batch,
+    ahead,
+    draw,
+    finite_losses,
+    finite_pull,
+    infinite_pull,
+    linear_moments,
+    softmax_moments,
+    stream,
+    wishart_moments,
+)
 from attnlimit.numerics.compiled import has_numba
 
 LENGTHS = (7, 3, 12)

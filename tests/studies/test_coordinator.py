@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnlimit.studies import Stop, WorkersLost, open_run, run_study, study_from
-from attnlimit.studies.executors.serial import Serial
+from attnlimit.studies.executors import Serial
 from attnlimit.studies.work import Ended
 
 
@@ -189,7 +189,7 @@ def test_replicates_are_added_until_the_interval_is_narrow(tmp_path, of, wide):
     with open_run(tmp_path) as run:
         for point, what in run.points():
             results = [result for *_, result in run.results(point)]
-            count = sum(len(one.norms) for one in results)
+            count = sum(one.replicates for one in results)
             fields = found.model_validate(what)
             assert found.half_width(fields, found.result.joined(results), of, 0.95) <= wide
             assert 6 < count < 300

@@ -15,7 +15,7 @@ import pytest
 
 from attnlimit.errors import InputError
 from attnlimit.studies import Dask, WorkersLost, connect, open_run, run_study, study_from
-from attnlimit.studies.executors.jobqueue import start
+from attnlimit.studies.executors.dask import start
 
 TASKS, KILLS = 200, 6
 STUDY = {

@@ -11,7 +11,7 @@ from attnlimit import icl
 from attnlimit.studies import Study, estimate, study_from
 from attnlimit.studies.kind import Point, kind
 from attnlimit.studies.kinds import icl as trainings
-from attnlimit.studies.points import points, tasks
+from attnlimit.studies.spec import points, tasks
 from attnlimit.studies.work import pack, run, unpack
 
 SMALL = {

@@ -15,7 +15,7 @@ from attnlimit.sampling import Convergence
 from attnlimit.studies import StoreError, derive, open_run, run_study, study_from, summary
 from attnlimit.studies.kind import kind, kinds
 from attnlimit.studies.kinds.convergence import Measured
-from attnlimit.studies.points import points, tasks
+from attnlimit.studies.spec import points, tasks
 from attnlimit.studies.work import pack, run, unpack
 
 CONVERGENCE = {

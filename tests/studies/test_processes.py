@@ -15,8 +15,7 @@ import pytest
 from attnlimit.errors import InputError
 from attnlimit.studies import Processes, Stop, WorkersLost, estimate, open_run, run_study, study_from
 from attnlimit.studies.executors import processes
-from attnlimit.studies.messages import decode, decode_task, encode, encode_task
-from attnlimit.studies.work import Ended
+from attnlimit.studies.work import Ended, decode, decode_task, encode, encode_task
 
 LAW = {"name": "gaussian", "dim": 3, "cov": 0.5}
 REAL = {
@@ -137,7 +136,7 @@ def test_an_orphaned_worker_ends_by_itself():
 
 
 def study_task(seconds: float) -> bytes:
-    from attnlimit.studies.task import Task
+    from attnlimit.studies.spec import Task
 
     return Task("probe", 1, {"value": 0.0, "seconds": seconds, "fail": "no"}, 0, 1, 0).to_bytes()
 

@@ -12,8 +12,7 @@ import pytest
 from attnlimit.errors import InputError
 from attnlimit.measures import laws
 from attnlimit.studies import load_study, study_from
-from attnlimit.studies.points import points, tasks
-from attnlimit.studies.task import Task, canonical
+from attnlimit.studies.spec import Task, canonical, points, tasks
 
 GOOD = """\
 name: gaussian

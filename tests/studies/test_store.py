@@ -18,10 +18,8 @@ import pytest
 import attnlimit.studies
 from attnlimit.errors import InputError
 from attnlimit.studies import RunLocked, StoreError, export, find_runs, open_run, run_study, study_from
-from attnlimit.studies.lock import holder, locked
-from attnlimit.studies.schema import TABLES
-from attnlimit.studies.store import Store, in_words
-from attnlimit.studies.tables import columns, replacing, rows
+from attnlimit.studies.store import TABLES, Store, holder, in_words, locked
+from attnlimit.studies.view import columns, replacing, rows
 
 
 def probes(count: int = 5, **fields):
@@ -61,7 +59,7 @@ def test_a_store_of_another_version_is_refused_and_left_alone(tmp_path, number, 
 
 
 def test_a_store_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr("attnlimit.studies.schema.TABLES", f"{TABLES} CREATE TABLE about (x);")
+    monkeypatch.setattr("attnlimit.studies.store.TABLES", f"{TABLES} CREATE TABLE about (x);")
     with pytest.raises(StoreError, match="already exists"):
         Store(tmp_path)
     monkeypatch.undo()

@@ -13,8 +13,7 @@ from attnlimit.cli.law_options import of_law
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import PowerFit, Rates, rates
-from attnlimit.report.figures.convergence import convergence_figure
-from attnlimit.report.figures.curve import curve_figure
+from attnlimit.report.figures.curves import convergence_figure, curve_figure
 from attnlimit.report.figures.style import save
 from attnlimit.sampling import Convergence, Own, measure_convergence
 from attnlimit.sampling.measure import as_statistic

@@ -12,7 +12,7 @@ from attnlimit.errors import InputError
 from attnlimit.files.records import finite, write_table
 
 if TYPE_CHECKING:
-    from attnlimit.icl.comparison import Comparison
+    from attnlimit.icl.training import Comparison
     from attnlimit.studies import Findings
 
 

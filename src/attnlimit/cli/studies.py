@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from attnlimit.cli.common import err, out, print_json, progress, table, time_of
 from attnlimit.errors import InputError, MissingExtra
-from attnlimit.files.records import write_text
+from attnlimit.files.records import write_json, write_text
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures.study import study_pictures
 from attnlimit.report.figures.style import save
@@ -36,8 +36,8 @@ from attnlimit.studies import (
 from attnlimit.studies.executors import Executor
 from attnlimit.studies.machine import cores
 from attnlimit.studies.spec import labels
-from attnlimit.studies.store import NAME
-from attnlimit.studies.tables import SUMMARY, write_summary
+from attnlimit.studies.store import NAME, in_words
+from attnlimit.studies.view import SUMMARY
 
 SHOWN = 24
 
@@ -127,8 +127,9 @@ def written(run: StudyRun, form: str, file: Path | None) -> list[Path]:
     """The files of one format of a run's export."""
     if form == "json":
         path = file or run.folder / SUMMARY
-        write_summary(run.findings(), path)
-        return [path]
+        with in_words(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return [write_json(path, summary(run.findings()))]
     if form == "figures":
         return _draw(run.findings(), run.folder)
     return [export(run, file or run.folder / f"results.{form}")]

@@ -1,14 +1,14 @@
 """In-context learning: softmax attention on finite prompts against its infinite-prompt limit."""
 
-from attnlimit.icl.concentration import Concentration, Trials, concentration
-from attnlimit.icl.finite import FiniteRisk, finite_risk
+from attnlimit.icl.concentration import Concentration, Loss, Trials, concentration
 from attnlimit.icl.flow import Diverged, WeightPath, descend, flow
-from attnlimit.icl.infinite import infinite_predictions, infinite_risk
-from attnlimit.icl.jacobians import Loss
+from attnlimit.icl.infinite import Block, Weights, balanced, infinite_predictions, infinite_risk
 from attnlimit.icl.methods import Evaluation, Optimizer, Saving, Start
 from attnlimit.icl.solutions import (
+    FiniteRisk,
     StationaryPoint,
     endpoint,
+    finite_risk,
     long_prompt_constant,
     stationary_points,
     tuned,
@@ -25,7 +25,6 @@ from attnlimit.icl.tasks import (
 from attnlimit.icl.train import train
 from attnlimit.icl.training import Training
 from attnlimit.icl.transfer import TrainedCheck, Transfer, transfer
-from attnlimit.icl.weights import Block, Weights, balanced
 
 __all__ = [
     "Block",

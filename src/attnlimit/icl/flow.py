@@ -17,9 +17,18 @@ from torch import Tensor
 from attnlimit.drawing import Drawn
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
 from attnlimit.files.records import plain, record
-from attnlimit.icl.infinite import Problem, problem, risk_method
+from attnlimit.icl.infinite import (
+    Block,
+    Problem,
+    Theta,
+    Weights,
+    as_theta,
+    balanced,
+    problem,
+    regression,
+    risk_method,
+)
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.icl.weights import Block, Theta, Weights, as_theta, balanced, regression
 from attnlimit.inputs import Array, as_count, as_float, as_one_of, as_positive
 
 LONGEST, TOO_FAR = 1e6, 1e6

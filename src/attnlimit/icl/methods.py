@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.icl.weights import Theta
+from attnlimit.icl.infinite import Theta
 from attnlimit.inputs import as_count, as_counts, as_one_of, as_positive
 
 Attention: TypeAlias = Literal["softmax", "linear"]

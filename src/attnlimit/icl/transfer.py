@@ -13,15 +13,13 @@ from torch import Tensor
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import record
-from attnlimit.icl.finite import FiniteRisk, finite_risk, sampled_losses
 from attnlimit.icl.flow import flow
-from attnlimit.icl.infinite import infinite_risk
+from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Evaluation, Optimizer, Start
-from attnlimit.icl.solutions import endpoint, tuned
+from attnlimit.icl.solutions import FiniteRisk, endpoint, finite_risk, sampled_losses, tuned
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
 from attnlimit.icl.train import train
-from attnlimit.icl.weights import Block, Theta, Weights, as_theta, regression
 from attnlimit.inputs import as_count, as_generator, as_positive
 
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))

@@ -13,7 +13,7 @@ from scipy import stats
 from attnlimit import bounds
 from attnlimit.attention import clt
 from attnlimit.rates import exponents
-from attnlimit.report.figures.constants import (
+from attnlimit.report.figures.rates import (
     MomentConstant,
     UniformConstant,
     moment_constant_figure,

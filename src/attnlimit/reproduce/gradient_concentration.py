@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attnlimit.report.figures.gradient_concentration import gradient_concentration_figure
+from attnlimit.report.figures.rates import gradient_concentration_figure
 from attnlimit.reproduce.compare import at_least, at_most, equals
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kind import Row

@@ -6,7 +6,7 @@ import math
 
 from attnlimit.errors import RateNotResolved
 from attnlimit.rates import Choice, choose
-from attnlimit.report.figures.hardmax import hardmax_figure
+from attnlimit.report.figures.rates import hardmax_figure
 from attnlimit.reproduce.compare import at_most, equals, holds
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kinds.hardmax import Distance

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from attnlimit.icl import Training
-from attnlimit.icl.comparison import Comparison
-from attnlimit.icl.training import over_seeds, power_of_length
-from attnlimit.report.figures.icl_risk import risk_figure
-from attnlimit.report.figures.icl_training import GAPS, trajectory_figure
+from attnlimit.icl.training import Comparison, over_seeds, power_of_length
+from attnlimit.report.figures.icl import GAPS, risk_figure, trajectory_figure
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kind import Row

@@ -10,7 +10,7 @@ import numpy as np
 from attnlimit.designs import Different, Sampling
 from attnlimit.drawing import Figure
 from attnlimit.numerics.words import counted
-from attnlimit.report.figures.model_heads import model_heads_figure
+from attnlimit.report.figures.models import model_heads_figure
 from attnlimit.reproduce import heads
 from attnlimit.reproduce.compare import equals, mean_with_interval
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, only

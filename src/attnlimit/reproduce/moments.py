@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from attnlimit.rates import exponents
-from attnlimit.report.figures.slopes import FittedCurve, fitted, slopes_figure
+from attnlimit.report.figures.rates import FittedCurve, fitted, slopes_figure
 from attnlimit.reproduce.compare import at_least, equals
 from attnlimit.reproduce.result import Points, Reproduction, Verdict
 from attnlimit.studies.kind import Row

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
-from attnlimit.report.figures.sharp_rates import sharp_rates_figure
+from attnlimit.report.figures.rates import sharp_rates_figure
 from attnlimit.reproduce.compare import at_least, equals
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kinds.exact import ExactCurves

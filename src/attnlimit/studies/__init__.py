@@ -14,14 +14,12 @@ except ImportError as missing:
 from attnlimit.studies.coordinator import Finished, Progress, run_study
 from attnlimit.studies.errors import RunLocked, StoreError, WorkersLost
 from attnlimit.studies.estimate import Cost, estimate
+from attnlimit.studies.executors import Serial
 from attnlimit.studies.executors.dask import Dask, connect
 from attnlimit.studies.executors.processes import Processes
-from attnlimit.studies.executors.serial import Serial
-from attnlimit.studies.load import load_study, study_from
-from attnlimit.studies.spec import Precision, Study
+from attnlimit.studies.spec import Precision, Study, load_study, study_from
 from attnlimit.studies.stop import Stop
-from attnlimit.studies.tables import derive, export, summary
-from attnlimit.studies.view import Findings, State, StudyRun, find_runs, open_run
+from attnlimit.studies.view import Findings, State, StudyRun, derive, export, find_runs, open_run, summary
 
 __all__ = [
     "Cost",

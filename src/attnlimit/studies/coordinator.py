@@ -1,26 +1,60 @@
-"""The loop of a run: hand tasks out, commit what comes back, try again what failed."""
+"""The loop of a run: hand tasks out, commit what comes back, try again what failed; and where a precision is asked for, further
+rounds of tasks, decided by committed results alone, so that a decision comes out the same whatever the order in which they finished."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from attnlimit.studies import adaptive, machine
+from attnlimit.studies import machine
 from attnlimit.studies.errors import WorkersLost
-from attnlimit.studies.executors import Executor
-from attnlimit.studies.executors.serial import Serial
-from attnlimit.studies.lock import locked
-from attnlimit.studies.points import count_points, points, task, tasks
-from attnlimit.studies.spec import Study
+from attnlimit.studies.executors import Executor, Serial
+from attnlimit.studies.kind import Result, kind
+from attnlimit.studies.spec import Study, count_points, points, rounded, task, tasks
 from attnlimit.studies.stop import Stop
-from attnlimit.studies.store import Store, Waiting, in_words
-from attnlimit.studies.tables import describe
-from attnlimit.studies.work import Ended
+from attnlimit.studies.store import Store, Waiting, in_words, locked
+from attnlimit.studies.view import describe
+from attnlimit.studies.work import Ended, unpack
+
+MARGIN = 1.1
+"""The width of an interval is an estimate too: ask for a little more than it says."""
+
+
+def extend(study: Study, store: Store, point: int) -> int:
+    """Add the next round of a point if its tasks are all done and not yet precise enough; how many tasks it has."""
+    if study.precision is None or store.lacks(point):
+        return 0
+    found, known = kind(study.kind), store.results_of(point)
+    done = sum(count for count, _ in known)
+    what = json.loads(store.what(point))
+    wanted = replicates_for(study, [unpack(found, result) for _, result in known], what, done)
+    stop = (
+        2 * done if wanted is None else min(wanted, 2 * done)
+    )  # the width is an estimate too: at most twice as many
+    stop = min(done + rounded(study, stop - done), study.precision.max_replicates)
+    added = list(tasks(study, what, done, stop)) if stop > done else []
+    store.extend(point, added)
+    return len(added)
+
+
+def replicates_for(study: Study, results: Sequence[Result], what: dict[str, object], done: int) -> int | None:
+    """How many replicates the asked precision needs, from the width that `done` of them have, which falls like
+    1/√replicates; None if they tell no width."""
+    precision, found = study.precision, kind(study.kind)
+    if precision is None:
+        return done
+    joined = found.result.joined(results)
+    width = found.model_validate(what).half_width(joined, precision.of, precision.level)
+    if width <= precision.half_width:
+        return done
+    return math.ceil(done * MARGIN * (width / precision.half_width) ** 2) if width < math.inf else None
+
 
 DEATHS, PAGE, TICK = 3, 256, 0.2
 CHECKPOINTS = "checkpoints"
@@ -113,7 +147,7 @@ class Loop:
         if outcome.how == "done":
             self.store.record(task.id, outcome.body, outcome.seconds)
             self.done += 1
-            self.total += adaptive.extend(self.study, self.store, task.point)
+            self.total += extend(self.study, self.store, task.point)
         elif outcome.how == "lost":
             self._again.append(task)
         else:
@@ -173,5 +207,5 @@ def _plan(study: Study, store: Store) -> None:
     store.plan(study.model_dump(mode="json"), rounds, count_points(study))
     if study.precision is not None:
         for point in range(count_points(study)):
-            while adaptive.extend(study, store, point):
+            while extend(study, store, point):
                 pass

@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 from attnlimit.errors import InputError
 from attnlimit.numerics.words import counted
-from attnlimit.studies.adaptive import replicates_for
+from attnlimit.studies.coordinator import replicates_for
 from attnlimit.studies.executors.processes import Processes
 from attnlimit.studies.kind import kind
-from attnlimit.studies.points import count_points, points, tasks
-from attnlimit.studies.spec import Study
+from attnlimit.studies.spec import Study, Task, count_points, points, tasks
 from attnlimit.studies.store import NAME
-from attnlimit.studies.task import Task
 from attnlimit.studies.view import open_run
 from attnlimit.studies.work import Ended, unpack
 

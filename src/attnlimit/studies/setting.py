@@ -1,22 +1,161 @@
-"""What kinds about a head on a law share: their fields, what theory knows of them, and what is said of their errors."""
+"""What kinds about a head on a law share: laws and heads as a specification names them, what theory knows of them, and what is said
+of their errors."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ForwardRef, Literal, TypeAlias, TypeVar, Union
 
-from pydantic import PlainSerializer, PlainValidator
+import torch
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PlainSerializer,
+    PlainValidator,
+    PositiveFloat,
+    PositiveInt,
+    create_model,
+)
+from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.errors import AttnlimitError
-from attnlimit.measures import Measure
+from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.files.arrays import open_rows
+from attnlimit.measures import Measure, laws
+from attnlimit.measures.spec import REQUIRED, Form
 from attnlimit.rates import ErrorCurve, PowerFit, Rates, horizon, rates
-from attnlimit.studies.fields import Sizes
-from attnlimit.studies.heads import HeadSpec
+from attnlimit.studies.fields import Fields, File, Seed, Sizes
 from attnlimit.studies.kind import Cell, Kind, Point, Result, Row
-from attnlimit.studies.laws import Dtype, Law, like
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+Dtype: TypeAlias = Literal["float64", "float32"]
+Vector: TypeAlias = Annotated[list[float], Field(min_length=1)]
+Matrix: TypeAlias = Annotated[list[Vector], Field(min_length=1)]
+
+
+class LawFields(Fields):
+    """A law as it is written: its name, and the fields that its `spec` gives."""
+
+    made: ClassVar[type[Measure]]
+    name: str
+
+    def build(self, like: Tensor) -> Measure:
+        """The law, of like's dtype and device."""
+        fields = self.made.spec.fields.items()
+        given = {name: _built(getattr(self, name), field.form, like) for name, field in fields}
+        return self.made.from_spec(like, **given)
+
+
+_TYPES: dict[Form, Any] = {
+    Form.COUNT: PositiveInt,
+    Form.POSITIVE: PositiveFloat,
+    Form.VECTOR: Vector,
+    Form.ARRAY: float | Vector | Matrix | File,
+    Form.TOKENS: File | PositiveInt,
+    Form.SEED: Seed,
+    Form.LAW: ForwardRef("Law"),
+    Form.LAWS: Annotated[list[ForwardRef("Law")], Field(min_length=1)],  # type: ignore[misc]
+}
+
+
+def _model(name: str, law: type[Measure]) -> type[LawFields]:
+    """The fields of a law's `spec` in pydantic's terms."""
+    given: dict[str, Any] = {"name": (Literal[name], ...)}
+    for field, what in law.spec.fields.items():
+        kind = _TYPES[what.form]
+        default = ... if what.default is REQUIRED else what.default
+        given[field] = (kind | None if default is None else kind, default)
+    model = create_model(name, __base__=LawFields, __doc__=law.__doc__, **given)
+    model.made = law
+    return model
+
+
+_MODELS = [_model(name, law) for name, law in laws().items()]
+if TYPE_CHECKING:
+    Law: TypeAlias = LawFields
+else:
+    Law = Annotated[Union[tuple(_MODELS)], Field(discriminator="name")]  # noqa: UP007
+for _one in _MODELS:
+    _one.model_rebuild(_types_namespace={"Law": Law})
+del _one  # or its docstring would be taken for one of this file
+
+
+def _built(value: Any, form: Form, like: Tensor) -> Any:
+    """A field's value as the law's own file takes it: laws built, arrays as tensors."""
+    if value is None:
+        return None
+    if form is Form.LAW:
+        return value.build(like)
+    if form is Form.LAWS:
+        return [part.build(like) for part in value]
+    return array(value, like) if form in (Form.VECTOR, Form.ARRAY) or isinstance(value, File) else value
+
+
+def array(value: float | list[Any] | File, like: Tensor) -> Tensor:
+    """Numbers of a specification, or a matrix from a file, as a tensor of like's dtype and device."""
+    if isinstance(value, File):
+        file = open_rows(value.checked())
+        return file.rows(0, file.shape[0]).to(like, copy=True)
+    try:
+        return like.new_tensor(value)
+    except (TypeError, ValueError) as problem:
+        raise InputError("A matrix must have rows of equal length.") from problem
+
+
+def like(dtype: Dtype, device: str) -> Tensor:
+    """An empty tensor of the kind that all of a task's tensors have."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"The task asks for device {device}, but this worker has no CUDA device.")
+    return torch.empty(0, dtype=DTYPES[dtype], device=device)
+
+
+class Identity(Fields):
+    """A = cI with horizon H on the law, values are the keys."""
+
+    name: Literal["identity"]
+    horizon: NonNegativeFloat
+
+    def build(self, law: Measure, like: Tensor) -> Head:
+        return _with_horizon(torch.eye(law.dim).to(like), None, law, self.horizon)
+
+
+class Random(Fields):
+    """Q, K, V with entries N(0, 1/d), A = KᵀQ scaled to horizon H on the law."""
+
+    name: Literal["random"]
+    horizon: NonNegativeFloat
+    seed: Seed = 0
+
+    def build(self, law: Measure, like: Tensor) -> Head:
+        generator = torch.Generator().manual_seed(self.seed)
+        draws = torch.randn(3, law.dim, law.dim, generator=generator, dtype=torch.float64)
+        Q, K, V = (draws / law.dim**0.5).to(like)
+        return _with_horizon(K.T @ Q, V, law, self.horizon)
+
+
+class Given(Fields):
+    """A and V themselves, or files with them; `kappa` multiplies A."""
+
+    name: Literal["matrix"]
+    A: Matrix | File
+    V: Matrix | File | None = None
+    kappa: PositiveFloat = 1.0
+
+    def build(self, law: Measure, like: Tensor) -> Head:
+        values = None if self.V is None else array(self.V, like)
+        return Head(array(self.A, like), values).scaled(self.kappa)
+
+
+HeadSpec: TypeAlias = Annotated[Identity | Random | Given, Field(discriminator="name")]
+
+
+def _with_horizon(A: Tensor, V: Tensor | None, law: Measure, wanted: float) -> Head:
+    unit = float(horizon(Head(A, V), law))
+    if not unit > 0:
+        raise InputError(f"No multiple of A has horizon {wanted:g}: the scores of {law!r} do not spread.")
+    return Head(A * (wanted / unit), V)
 
 
 def _rates(data: Any) -> Rates:

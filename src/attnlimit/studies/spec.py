@@ -1,15 +1,74 @@
-"""A study as people write it: what is measured, over which grid, how often, how precisely."""
+"""A study as people write it, what is measured, over which grid, how often, how precisely; and from there to its points (combinations of
+the grid) and tasks."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from attnlimit.errors import InputError
-from attnlimit.studies.fields import Fields, Seed
-from attnlimit.studies.kind import kinds
+from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.files.yamlfile import Place, read_yaml, validated
+from attnlimit.studies.fields import Fields, Seed, with_digests, without_places
+from attnlimit.studies.kind import Kind, kind, kinds
+
+
+def canonical(value: Any) -> bytes:
+    """JSON in one form only: equal values give equal bytes. Floats keep every bit; nan and infinity are kept too."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+@dataclass(frozen=True)
+class Task:
+    """`count` replicates, from number `first` on, of one point of a study: a pure function of these fields."""
+
+    kind: str
+    version: int
+    """Of the kind's meaning: results of another version are not reused."""
+    what: dict[str, Any]
+    """The point, resolved: every field is there."""
+    first: int
+    count: int
+    seed: int
+    """The study's; that of the task is `stream`."""
+    threads: int = 1
+    """Sums may depend on the number of threads, so it belongs to the task."""
+    place: str | None = field(default=None, compare=False)
+    """A folder of the run for its checkpoints: where it runs, not what it is."""
+
+    @cached_property
+    def id(self) -> bytes:
+        """SHA-256 of what the task is, with files by their content."""
+        what = self._plain()
+        del what["place"]
+        return sha256(canonical(without_places(what))).digest()
+
+    @property
+    def stream(self) -> int:
+        """The seed of its random numbers, from the identity: 0 … 2^63 − 1."""
+        return int.from_bytes(self.id[:8], "big") >> 1
+
+    def _plain(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELDS}  # dataclasses.asdict copies deeply, and slowly
+
+    def to_bytes(self) -> bytes:
+        return canonical(self._plain())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Task:
+        return cls(**json.loads(data))
+
+
+FIELDS = tuple(field.name for field in fields(Task))
+
 
 CHUNK = 25
 Values = Annotated[list[Any], Field(min_length=1)]
@@ -97,3 +156,149 @@ def put(data: dict[str, Any], path: str, value: Any) -> None:
         data.pop(path, None)
     else:
         data[path] = value
+
+
+CHECKED = 16
+"""Points that are built before a study starts."""
+
+
+def overrides(study: Study) -> Iterator[dict[str, Any]]:
+    """The fields by path that make each point, cases first, the last axis of the grid fastest."""
+    for case in study.cases:
+        for values in product(*study.grid.values()):
+            yield case | dict(zip(study.grid, values, strict=True))
+
+
+def points(study: Study) -> Iterator[dict[str, Any]]:
+    """`what` of every point, resolved: all fields, with their defaults."""
+    found = kind(study.kind)
+    for change in overrides(study):
+        yield found.model_validate(_changed(study, change)).model_dump(mode="json")
+
+
+def count_points(study: Study) -> int:
+    return len(study.cases) * math.prod(len(values) for values in study.grid.values())
+
+
+def tasks(study: Study, what: dict[str, Any], start: int, stop: int) -> Iterator[Task]:
+    """The tasks of one point for replicates start … stop − 1."""
+    size = _at_once(study)
+    for first in range(start, stop, size):
+        yield task(study, what, first, min(size, stop - first))
+
+
+def task(study: Study, what: dict[str, Any], first: int, count: int, place: str | None = None) -> Task:
+    """The task of one point for `count` replicates."""
+    return Task(study.kind, kind(study.kind).version, what, first, count, study.seed, study.threads, place)
+
+
+def rounded(study: Study, replicates: int) -> int:
+    """Whole tasks' worth of replicates, at least that many."""
+    size = _at_once(study)
+    return -(-replicates // size) * size
+
+
+def _at_once(study: Study) -> int:
+    return study.chunk if kind(study.kind).together else 1
+
+
+def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> None:
+    """Every point must fit the kind's fields; some are built, so that a study fails before it starts."""
+    found = kind(study.kind)
+    _check_replicates(study, found, path)
+    every = max(1, count_points(study) // CHECKED)
+    for index, change in enumerate(overrides(study)):
+        what = _what(found, study, change, lines, path)
+        if index % every == 0:
+            try:
+                what.check()
+            except AttnlimitError as problem:
+                where = ", ".join(f"{field} = {value}" for field, value in change.items())
+                raise InputError(
+                    f"{path}: the point {where or 'of the study'} cannot be run: {problem}"
+                ) from problem
+
+
+def _what(
+    found: type[Kind], study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
+) -> Kind:
+    data = _changed(study, change)
+    try:
+        return found.model_validate(data)
+    except ValidationError:
+        here = {place[1:]: line for place, line in lines.items() if place[:1] == ("what",)}
+        for field in change:
+            for source in (("grid", field), *(("cases", k, field) for k in range(len(study.cases)))):
+                if source in lines:
+                    here[tuple(field.split("."))] = lines[source]
+        return validated(found, data, here, path)
+
+
+def _check_replicates(study: Study, found: type[Kind], path: str | Path) -> None:
+    if not found.noise and study.replicates > 1:
+        raise InputError(
+            f"{path}: replicates: kind {study.kind} is exact and has no noise; leave the field out."
+        )
+    if study.precision is not None and not found.narrows:
+        raise InputError(
+            f"{path}: precision is for kinds such as convergence; {study.kind} has no interval to narrow."
+        )
+    if study.replicates < found.least or study.chunk < found.least:
+        raise InputError(
+            f"{path}: replicates and chunk must be at least {found.least}: errors are known by their spread."
+        )
+    most = study.replicates if study.precision is None else study.precision.max_replicates
+    for left in (study.replicates % study.chunk, most % study.chunk):
+        if 0 < left < found.least:
+            raise InputError(
+                f"{path}: {most} replicates by {study.chunk} leave a task of {left}: change chunk."
+            )
+
+
+def _changed(study: Study, change: dict[str, Any]) -> dict[str, Any]:
+    what = dict(study.what)
+    for path, value in change.items():
+        put(what, path, value)
+    return what
+
+
+QUICK_REPLICATES, QUICK_VALUES = 8, 3
+
+
+def load_study(path: str | Path, *, quick: bool = False) -> Study:
+    """The study of a YAML file; InputError names the line and the field of what is wrong. Files that it names are
+    found from its own folder, and are held to the content they have now."""
+    data, lines = read_yaml(path)
+    study = validated(Study, data, lines, path)
+    if quick:
+        study = validated(Study, quicker(data), lines, path)
+    held = with_digests(study.model_dump(mode="json"), Path(path).resolve().parent)
+    study = Study.model_validate(held)
+    check_points(study, lines, path)
+    return study
+
+
+def study_from(data: dict[str, Any]) -> Study:
+    """The study of plain data, for programs that make their own; files are found from the current folder."""
+    study = validated(Study, with_digests(data, Path.cwd()), {}, "the study")
+    check_points(study, {}, "the study")
+    return study
+
+
+def quicker(data: dict[str, Any]) -> dict[str, Any]:
+    """What --quick runs: the file's own `quick` values, or few replicates, and the ends and middle of every axis."""
+    changed = {**data, "quick": {}, "name": f"{data['name']}-quick"}
+    if data.get("quick"):
+        for path, value in data["quick"].items():
+            put(changed, path, value)
+        return changed
+    changed.pop("precision", None)
+    changed["replicates"] = min(int(data.get("replicates", 1)), QUICK_REPLICATES)
+    changed["grid"] = {path: _few(values) for path, values in data.get("grid", {}).items()}
+    return changed
+
+
+def _few(values: list[Any]) -> list[Any]:
+    if len(values) <= QUICK_VALUES:
+        return values
+    return [values[round(k * (len(values) - 1) / (QUICK_VALUES - 1))] for k in range(QUICK_VALUES)]

@@ -4,21 +4,67 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
 from attnlimit.errors import InputError
-from attnlimit.studies.errors import StoreError
+from attnlimit.studies.errors import RunLocked, StoreError
 from attnlimit.studies.machine import Session
-from attnlimit.studies.schema import create, version
-from attnlimit.studies.task import Task, canonical
+from attnlimit.studies.spec import Task, canonical
+
+VERSION = 4
+"""Of the tables and of the form of the results in them."""
+TABLES = """
+    CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    -- what the present specification asks for
+    CREATE TABLE points (point INTEGER PRIMARY KEY, what TEXT NOT NULL);
+    CREATE TABLE tasks (
+        place INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, point INTEGER NOT NULL,
+        first INTEGER NOT NULL, count INTEGER NOT NULL
+    );
+    CREATE INDEX tasks_of_point ON tasks (point, first);
+    -- which session, with which versions and on which machine, found each result
+    CREATE TABLE sessions (session INTEGER PRIMARY KEY, about TEXT NOT NULL);
+    -- what is known, whether it is asked for now or was before
+    CREATE TABLE results (
+        id BLOB PRIMARY KEY, result BLOB NOT NULL, seconds REAL NOT NULL, finished REAL NOT NULL, session INTEGER
+    ) WITHOUT ROWID;
+    CREATE TABLE failures (
+        failure INTEGER PRIMARY KEY, id BLOB NOT NULL, how TEXT NOT NULL, message TEXT NOT NULL, at REAL NOT NULL,
+        session INTEGER
+    );
+    CREATE INDEX failures_of_task ON failures (id);
+"""
+
+
+def version(connection: sqlite3.Connection, name: str) -> int:
+    """The version of a store, 0 for an empty file; refused if it is not the present one."""
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > VERSION:
+        raise StoreError(
+            f"{name} was written by a newer attnlimit (store version {found}, this one knows {VERSION}): upgrade attnlimit."
+        )
+    if 0 < found < VERSION:
+        raise StoreError(
+            f"{name} was written by an older attnlimit, whose results have another form (store version {found}, this one "
+            f"knows {VERSION}): read it with that version, or run its study.yaml again with --out and a new folder."
+        )
+    return found
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """All tables or none."""
+    connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+
 
 NAME = "store.sqlite"
 SYNC_SECONDS = 0.05
@@ -218,3 +264,67 @@ def in_words(folder: Path) -> Iterator[None]:
         raise StoreError(
             f"{folder}: {advice}; what was committed is kept, and the run can be resumed ({text})."
         ) from problem
+
+
+LOCK, WRITER = "lock", "writer.json"
+PATIENCE = 0.15
+"""Seconds to wait for the lock: those who only look hold it for an instant."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes to a run directory."""
+
+    pid: int | str = "?"
+    host: str = "?"
+    since: str = "?"
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+ADAPTER = TypeAdapter(Writer)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run directory; RunLocked names who holds it already. The system lets go when the holder dies."""
+    lock = FileLock(folder / LOCK, timeout=PATIENCE)
+    with in_words(folder):
+        try:
+            lock.acquire()
+        except Timeout as problem:
+            by = _read(folder)
+            raise RunLocked(
+                f"{folder} is being written by {by} (since {by.since}): wait until it ends, or stop it first."
+            ) from problem
+    try:
+        with in_words(folder):
+            me = Writer(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+            (folder / WRITER).write_bytes(ADAPTER.dump_json(me))
+        yield
+    finally:
+        (folder / WRITER).unlink(missing_ok=True)
+        lock.release()
+
+
+def holder(folder: Path) -> Writer | None:
+    """Who writes to the run directory now, or None."""
+    if not (folder / LOCK).exists():
+        return None
+    lock = FileLock(folder / LOCK, timeout=PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout:
+        return _read(folder)
+    except OSError:
+        return None  # a folder that cannot be written has no writer
+    lock.release()
+    return None
+
+
+def _read(folder: Path) -> Writer:
+    try:
+        return ADAPTER.validate_json((folder / WRITER).read_bytes())
+    except (OSError, ValidationError):
+        return Writer()

@@ -9,8 +9,7 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from attnlimit.studies.messages import READY, decode_task, encode
-from attnlimit.studies.work import work
+from attnlimit.studies.work import READY, decode_task, encode, work
 
 
 def serve(connection: Connection) -> None:

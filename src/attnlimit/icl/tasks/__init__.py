@@ -1,8 +1,7 @@
 """In-context tasks: laws over prompts, each with its infinite-prompt law and its floor."""
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, ar1
 from attnlimit.icl.tasks.classification import Classification
-from attnlimit.icl.tasks.covariance import ar1
 from attnlimit.icl.tasks.denoising import MixtureDenoising
 from attnlimit.icl.tasks.regression import LinearRegression
 

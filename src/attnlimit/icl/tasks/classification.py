@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, normal
-from attnlimit.icl.tasks.covariance import as_cov
+from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, normal
 from attnlimit.inputs import Array, as_count, as_one_of
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, normal
-from attnlimit.icl.tasks.covariance import as_cov
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, normal
 from attnlimit.inputs import Array, as_count
 from attnlimit.measures import Gaussian
 

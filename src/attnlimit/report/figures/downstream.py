@@ -11,7 +11,7 @@ from attnlimit.errors import InputError
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Uncertain
 from attnlimit.models.judge.splits import SplitComparison
-from attnlimit.report.figures.style import BLACK, COLOURS, axes, bars, panels, shades, small_print
+from attnlimit.report.figures.style import BLACK, COLOURS, axes, bars, dots, panels, shades, small_print
 
 MARKERS = "osD^vP"
 SIDE = 1.01
@@ -84,9 +84,7 @@ def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
     for (keys, errors), shade in zip(sorted(layers.items()), shades(len(layers)), strict=True):
         middle = np.sqrt(np.square(errors).mean(0))
         span = np.stack([middle - errors.min(0), errors.max(0) - middle])
-        places = range(1, len(middle) + 1)
-        style = {"fmt": "o-", "color": shade, "markersize": 4, "capsize": 3}
-        ax.errorbar(places, middle, yerr=span, label=f"{keys} keys", **style)
+        dots(ax, range(1, len(middle) + 1), middle, span, "o-", shade, f"{keys} keys")
     ax.set(xlabel="layer", ylabel="relative rms error of its hidden states", ylim=(0, None))
     ax.set_title(f"Layers: {name}", fontsize=10, loc="left")
     ax.legend(frameon=False, fontsize=8, title="bars: range over seeds", title_fontsize=7)
@@ -95,16 +93,9 @@ def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
 def _line(ax: Axes, x: Sequence[float], values: Sequence[Uncertain], label: str, k: int) -> None:
     places = np.argsort(x)
     centre = np.array([one.value for one in values])[places]
-    ax.errorbar(
-        np.array(x)[places] * SIDE**k,
-        centre,
-        yerr=bars(centre, [(values[place].low, values[place].high) for place in places]),
-        fmt=f"{MARKERS[k % len(MARKERS)]}-",
-        color=COLOURS[k % len(COLOURS)],
-        markersize=4,
-        capsize=3,
-        label=label,
-    )
+    reach = bars(centre, [(values[place].low, values[place].high) for place in places])
+    fmt, colour = f"{MARKERS[k % len(MARKERS)]}-", COLOURS[k % len(COLOURS)]
+    dots(ax, np.array(x)[places] * SIDE**k, centre, reach, fmt, colour, label)
 
 
 def _keys(ax: Axes, curve: DownstreamCurve, more: str = "") -> None:

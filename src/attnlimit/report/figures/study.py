@@ -1,4 +1,5 @@
-"""Figures of a study, by the type of its results: error against n at every point, fitted exponents against the horizon."""
+"""Figures of a study, by the type of its results: error against n at every point, fitted exponents against the horizon, phase
+diagrams, trainings."""
 
 from __future__ import annotations
 
@@ -12,10 +13,13 @@ import numpy as np
 
 from attnlimit.drawing import Figure
 from attnlimit.numerics.words import counted
-from attnlimit.rates import exponents
 from attnlimit.report.figures import register
-from attnlimit.report.figures.style import BLACK, COLOURS, GREEN, axes, bars, shades
+from attnlimit.report.figures.icl import lengths_figure, risk_figure, trajectory_figure
+from attnlimit.report.figures.phase import phase_figure
+from attnlimit.report.figures.style import COLOURS, axes, bars, dots, exponent_lines, shades
 from attnlimit.studies.kind import Point, Result, plain
+from attnlimit.studies.kinds.icl import Trained, comparisons
+from attnlimit.studies.kinds.phase import Plane
 from attnlimit.studies.setting import CurveResult
 
 MOST_LINES = 12
@@ -65,9 +69,8 @@ def curves(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
         ax.plot(n, rms, "o-", color=colour, markersize=3, label=point.label)
         if curve.standard_error is not None:
             half = 1.96 * np.nan_to_num(curve.standard_error.numpy(), posinf=0.0)
-            ax.fill_between(
-                n, np.maximum(rms - half, rms * 1e-3), rms + half, color=colour, alpha=0.15, linewidth=0
-            )
+            low = np.maximum(rms - half, rms * 1e-3)
+            ax.fill_between(n, low, rms + half, color=colour, alpha=0.15, linewidth=0)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="rms error (unit of the outputs)")
     ax.set_title(title(name, points, len(shown)), fontsize=10)
     if len(shown) > 1:
@@ -87,21 +90,11 @@ def slopes(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     for k, (words, group) in enumerate(groupby(known, lambda one: one[0])):
         series = list(group)
         exponent = np.array([fit.exponent for *_, fit, _ in series])
-        ax.errorbar(
-            [H for _, H, *_ in series],
-            exponent,
-            yerr=bars(exponent, [fit.interval for *_, fit, _ in series]),
-            fmt=MARKERS[k % len(MARKERS)] + "-",
-            color=COLOURS[k % len(COLOURS)],
-            markersize=4,
-            capsize=3,
-            label=f"fitted, {words or series[0][3].error_of}",
-        )
+        reach = bars(exponent, [fit.interval for *_, fit, _ in series])
+        fmt, label = MARKERS[k % len(MARKERS)] + "-", f"fitted, {words or series[0][3].error_of}"
+        dots(ax, [H for _, H, *_ in series], exponent, reach, fmt, COLOURS[k % len(COLOURS)], label)
     axis = np.linspace(0.0, 1.05 * max(H for _, H, *_ in known), 100)
-    asymptotic = [exponents(h) for h in axis]
-    ax.plot(axis, [float(one.paper) for one in asymptotic], ":", color=GREEN, label="published bound, n → ∞")
-    words = "mean error of the map, n → ∞"
-    ax.plot(axis, [float(one.mean) for one in asymptotic], "--", color=BLACK, label=words)
+    exponent_lines(ax, axis, paper="published bound, n → ∞", mean="mean error of the map, n → ∞")
     level = 100 * known[0][2].level
     ax.set(xlabel="horizon H", ylabel=f"exponent of n, {level:g} % intervals", ylim=(0, None))
     ax.set_title(title(name, points, len(known)), fontsize=10)
@@ -126,3 +119,27 @@ def title(name: str, points: Sequence[Point[Any]], shown: int) -> str:
 def colours(count: int) -> list[Any]:
     """Neighbouring points in neighbouring colours; the palette where there are few."""
     return list(COLOURS[:count] if count <= len(COLOURS) else shades(count))
+
+
+@pictures.register(Plane)
+def _pictures(first: Plane, name: str, points: Sequence[Point[Plane]]) -> list[StudyFigure]:
+    words = "Exact relative errors, with the two lines of the random energy model."
+    found = [(one.index, one.result.diagram) for one in points if len(one.result.diagram.n) > 1]
+    return [StudyFigure(f"phase-{k}", f"Phases: {one.law}", words, phase_figure(one)) for k, one in found]
+
+
+@pictures.register(Trained)
+def _trainings(first: Trained, name: str, points: Sequence[Point[Trained]]) -> list[StudyFigure]:
+    tasks = comparisons(points)
+    words = "When training ends, with 95 % intervals over seeds; lines need no training."
+    found = [StudyFigure("risk", "Risk against prompt length", words, risk_figure(tasks))]
+    for place, task in enumerate(tasks):
+        runs = {f"{attention} attention": run for attention, run in task.runs.items()}
+        words = "Bands are 95 % intervals over seeds; the flow is that of the infinite prompt from the same start."
+        drawn = trajectory_figure(runs, task.name)
+        found.append(StudyFigure(f"trajectory-{place}", f"Along training: {task.name}", words, drawn))
+        if task.any_run.test_lengths:
+            words = "Trained at one length, tested at others; bands are 95 % intervals over seeds."
+            title = f"On other prompt lengths: {task.name}"
+            found.append(StudyFigure(f"lengths-{place}", title, words, lengths_figure(runs)))
+    return found

@@ -80,6 +80,14 @@ def bars(centre: np.ndarray, intervals: Iterable[object]) -> np.ndarray:
     return np.stack([centre - low, high - centre]).clip(0)
 
 
+def dots(
+    ax: Axes, x: Any, y: Any, reach: Any, fmt: str, colour: Any, label: str | None, **more: object
+) -> None:
+    """Values with their intervals: `reach` is half their width, or how far they go below and above."""
+    look: Any = {"markersize": 4, "capsize": 3, **more}
+    ax.errorbar(x, y, yerr=reach, fmt=fmt, color=colour, label=label, **look)
+
+
 def exponent_lines(ax: Axes, horizons: np.ndarray, **labels: str) -> None:
     """The exponents of n → ∞ with these names in `Rates`, against the horizon."""
     known = [exponents(float(H)) for H in horizons]

@@ -1,20 +1,24 @@
-"""What the page shows of an analysis of a model: ready numbers for each level of its slider."""
+"""What the page shows of an analysis of a model: ready numbers for each level of its slider, and a comparison with other methods."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from attnlimit.errors import MissingExtra
 from attnlimit.files.strict import to_record
 from attnlimit.models.analyse.heads import PHASES, SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.budget.needed import POLICIES
+from attnlimit.models.judge.compare import Comparison, Point
+from attnlimit.models.judge.intervals import Uncertain
 from attnlimit.models.see.gradient import NATS
 from attnlimit.numerics.counts import short_count
 from attnlimit.numerics.words import counted
 from attnlimit.rates.error_curve import ErrorCurve
-from attnlimit.report.html.page import Page, Sheet
+from attnlimit.report.html.page import Page, Picture, Sheet
 
 SHARES = {"own": "the own token", "sinks": "the first 4 keys", "window": "the last 16 keys"}
 STEPS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)
@@ -173,3 +177,49 @@ def _methods(run: Run) -> list[tuple[str, object]]:
         ("Seed", facts.seed),
         ("Versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
     ]  # fmt: skip
+
+
+TITLE = "What people would use instead"
+COLUMNS = (
+    "method",
+    "asked, %",
+    "read, %",
+    "by key head, %",
+    "change",
+    "low",
+    "high",
+    "predicted",
+    "from",
+    "to",
+)
+
+
+def with_comparison(page: Page, found: Comparison) -> Page:
+    """The page with figure and table, and where ours is not below other methods."""
+    rows = [_row(*one) for one in found.rows()]
+    return replace(
+        page,
+        figures=[*page.figures, *_drawn(found)],
+        tables=[*page.tables, Sheet(f"{TITLE}: change of the answer", COLUMNS, rows)],
+        methods=[*page.methods, (TITLE, f"Change of the answer: {found.words}. {found.verdict}")],
+    )
+
+
+def _row(name: str, point: Point, measured: Uncertain) -> list[object]:
+    known = point.predicted
+    predicted = [None] * 3 if known is None else [known.value, known.low, known.high]
+    shares = [
+        100 * point.asked,
+        100 * point.read,
+        None if point.by_key_head is None else 100 * point.by_key_head,
+    ]
+    return [name, *shares, measured.value, measured.low, measured.high, *predicted]
+
+
+def _drawn(found: Comparison) -> list[Picture]:
+    """Its figure as SVG; none without matplotlib."""
+    try:
+        drawn = found.plot()
+    except MissingExtra:
+        return []
+    return [Picture.drawn(TITLE, drawn, f"{found.verdict} Change of the answer: {found.words}.")]

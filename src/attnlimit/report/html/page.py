@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from io import BytesIO
 from string import Template
 
+from attnlimit.drawing import Figure
 from attnlimit.files.records import finite
 
 MOST_ROWS = 2000
@@ -28,6 +30,13 @@ class Picture:
     kind: str
     """ "svg+xml" or "png"."""
     caption: str = ""
+
+    @classmethod
+    def drawn(cls, title: str, figure: Figure, caption: str = "") -> Picture:
+        """A figure of matplotlib."""
+        file = BytesIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        return cls(title, file.getvalue(), "svg+xml", caption)
 
 
 @dataclass(frozen=True)

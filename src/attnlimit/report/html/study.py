@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable
 
@@ -42,12 +41,7 @@ def _drawn(found: Findings) -> list[Picture]:
         made = study_pictures(found.study.name, found.points)
     except MissingExtra:
         return []
-    images = []
-    for one in made:
-        file = io.BytesIO()
-        one.figure.savefig(file, format="svg", metadata={"Date": None})
-        images.append(Picture(one.title, file.getvalue(), "svg+xml", one.caption))
-    return images
+    return [Picture.drawn(one.title, one.figure, one.caption) for one in made]
 
 
 def _state(found: Findings) -> str:

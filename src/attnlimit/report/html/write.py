@@ -8,8 +8,7 @@ from attnlimit.errors import InputError
 from attnlimit.files.records import write_text
 from attnlimit.models.analyse.run import Run
 from attnlimit.models.judge.compare import Comparison, known_by
-from attnlimit.report.html.analysis import analysis
-from attnlimit.report.html.comparison import with_comparison
+from attnlimit.report.html.analysis import analysis, with_comparison
 from attnlimit.report.html.page import Page, page
 
 

@@ -14,8 +14,7 @@ from multiprocessing.connection import Connection, wait
 
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import WorkersLost
-from attnlimit.studies.messages import READY, decode, encode_task
-from attnlimit.studies.work import Ended
+from attnlimit.studies.work import READY, Ended, decode, encode_task
 
 # Why a pool of our own: when a worker of concurrent.futures or of loky dies, the whole pool is broken and all of its pending
 # tasks fail alike, without a word on which one was running. Here a death costs one task, and is counted against that one.

@@ -26,13 +26,12 @@ from attnlimit.icl import (
     ar1,
     train,
 )
-from attnlimit.icl.comparison import Comparison, compared
 from attnlimit.icl.methods import Attention
-from attnlimit.icl.training import MEASURED, OverSeeds, over_seeds
-from attnlimit.icl.trial import Trial
+from attnlimit.icl.train import Trial
+from attnlimit.icl.training import MEASURED, Comparison, OverSeeds, compared, over_seeds
 from attnlimit.studies.fields import Fields, Sizes
 from attnlimit.studies.kind import Cell, Columns, Kind, Point, Result, Row, plain, short
-from attnlimit.studies.task import canonical
+from attnlimit.studies.spec import canonical
 
 BRIEF = 100
 """Steps of a training that is only timed."""

@@ -13,7 +13,7 @@ from attnlimit.exact import phase_diagram
 from attnlimit.exact.phase import PhaseDiagram
 from attnlimit.studies.fields import Sizes
 from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
-from attnlimit.studies.laws import Law, like
+from attnlimit.studies.setting import Law, like
 
 
 @dataclass(frozen=True, eq=False)

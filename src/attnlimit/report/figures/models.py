@@ -1,4 +1,5 @@
-"""Heads of a model with n of their keys: fitted slopes against the horizon, and some of the curves."""
+"""Studies of models: fitted slopes of heads against the horizon and some of their curves; the token cloud of a layer by t-SNE with
+subsamples in it, and how well they cover it."""
 
 from __future__ import annotations
 
@@ -9,10 +10,22 @@ from typing import Any
 import numpy as np
 
 from attnlimit.designs import Kept
-from attnlimit.drawing import Axes, Figure
+from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.errors import InputError
-from attnlimit.report.figures.style import bars, exponent_lines, panels, shades, small_print
+from attnlimit.report.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    bars,
+    dots,
+    exponent_lines,
+    panels,
+    shades,
+    small_print,
+)
 from attnlimit.studies.kinds.model_convergence import HeadSlope
+from attnlimit.studies.kinds.token_cloud import Covered
 
 SHOWN = 5
 """Curves in the right panel, from the lowest to the highest horizon."""
@@ -45,16 +58,9 @@ def _slopes(
     for layer, colour in colours.items():
         some = [one for one in heads if one.layer == layer]
         middle = np.array([one.exponent for one in some])
-        ax.errorbar(
-            [min(one.horizon, most) for one in some],
-            middle,
-            yerr=bars(middle, [one.interval for one in some]),
-            fmt="o",
-            color=colour,
-            markersize=4,
-            elinewidth=0.8,
-            label=f"layer {layer}" if len(colours) <= 12 else None,
-        )
+        x, reach = [min(one.horizon, most) for one in some], bars(middle, [one.interval for one in some])
+        label = f"layer {layer}" if len(colours) <= 12 else None
+        dots(ax, x, middle, reach, "o", colour, label, elinewidth=0.8, capsize=0)
     if other:
         found = [(min(one.horizon, most), one.exponent) for one in other if one.exponent is not None]
         name = str(replace(other[0].sampling, kept=Kept()))
@@ -73,7 +79,6 @@ def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> No
     from matplotlib.ticker import LogLocator, NullLocator
 
     sizes = heads[0].measured.n
-
     order = sorted(heads, key=lambda one: one.horizon)
     count = min(SHOWN, len(order))
     places = [round(k * (len(order) - 1) / max(1, count - 1)) for k in range(count)]
@@ -81,16 +86,7 @@ def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> No
         one = order[place]
         words = f"layer {one.layer}, head {one.head}: H = {one.horizon:.2g}"
         colour = colours[one.layer]
-        ax.errorbar(
-            sizes,
-            one.measured.error,
-            yerr=one.half_width,
-            fmt=marker,
-            color=colour,
-            markersize=4,
-            capsize=2,
-            label=words,
-        )
+        dots(ax, sizes, one.measured.error, one.half_width, marker, colour, words, capsize=2)
         ax.plot(sizes, one.closed.error, "-", color=colour, linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="keys n", ylabel="rms error / rms of the head's output")
     ax.set_xticks(list(sizes), [str(size) for size in sizes], fontsize=8)
@@ -99,3 +95,51 @@ def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> No
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(NullLocator())
     ax.legend(frameon=False, fontsize=7, title="points: Monte Carlo, lines: closed form", title_fontsize=7)
+
+
+PICTURES = 3
+
+
+@figure.register(Covered)
+def token_cloud_figure(cloud: Covered) -> Figure:
+    """The picture with subsamples of three sizes, and both measures of coverage."""
+    drawn, axes = panels(PICTURES + 1, 15.0, 4.2)
+    picture, order = cloud.picture.numpy(), np.array(cloud.order)
+    sizes = _shown(cloud.n)
+    for ax, n in zip(axes, sizes, strict=False):
+        ax.plot(*picture.T, ".", color="0.8", markersize=3)
+        ax.plot(*picture[order[:n]].T, ".", color=BLUE, markersize=5)
+        ax.set(xticks=[], yticks=[], xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
+        ax.set_title(f"{n} of {cloud.points} tokens", fontsize=10, loc="left")
+    for ax in axes[len(sizes) : PICTURES]:
+        ax.set_axis_off()
+    _coverage(axes[-1], cloud)
+    drawn.suptitle(f"Tokens behind layer {cloud.layer}. {cloud.weights}", fontsize=10, x=0.01, ha="left")
+    return drawn
+
+
+def _shown(sizes: Sequence[int]) -> list[int]:
+    """The first, a middle and the last."""
+    return sorted({sizes[round(k * (len(sizes) - 1) / (PICTURES - 1))] for k in range(PICTURES)})
+
+
+def _coverage(ax: Axes, cloud: Covered) -> None:
+    n = np.array(cloud.n, dtype=float)
+    both = (
+        (cloud.energy, "squared energy distance", ORANGE, "o"),
+        (cloud.nearest, "distance to the nearest", GREEN, "s"),
+    )
+    for mean, words, colour, marker in both:
+        half = 1.96 * np.array(mean.standard_error)
+        dots(ax, n, mean.value, half, marker, colour, words)
+    fine = np.geomspace(n[0], n[-1], 100)
+    predicted = (cloud.points - fine) / (fine * (cloud.points - 1))
+    ax.plot(fine, predicted, "-", color=BLACK, linewidth=1, label="predicted: (N − n)/(n(N − 1))")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens n of the subsample",
+        ylabel="over the mean distance of two tokens",
+    )
+    ax.set_title(f"Coverage, {len(cloud.squares)} draws, 95 % intervals", fontsize=10, loc="left")
+    ax.legend(frameon=False, fontsize=8)

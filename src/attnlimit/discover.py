@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from attnlimit.errors import InputError
 
 T = TypeVar("T")
+
+
+def built(kinds: Mapping[str, type[T]], value: object, what: str) -> T:
+    """A member of a family from its name, or from its record {"name": "moment", "order": 3}."""
+    options = dict(value) if isinstance(value, Mapping) else {"name": value}
+    kind = kinds.get(name := str(options.pop("name", None)))
+    if kind is None:
+        raise InputError(f"{what} must be one of {', '.join(kinds)}; got {value!r}.")
+    try:
+        return kind(**options)
+    except TypeError as problem:
+        needed = ", ".join(one.name for one in fields(cast(Any, kind)))
+        raise InputError(
+            f"The {what} {name!r} is {kind.__name__}({needed}), got {options or 'nothing of it'}."
+        ) from problem
+
+
+def record(name: str, member: object) -> str | dict[str, object]:
+    """What `built` reads: the name alone where that says all."""
+    options = asdict(cast(Any, member))
+    return {"name": name, **options} if options else name
 
 
 def modules(package: str, only: str | None = None) -> Iterator[ModuleType]:

@@ -10,10 +10,9 @@ from attnlimit import Gaussian, Head, Sphere
 from attnlimit.designs import Sampling
 from attnlimit.sampling import measure_convergence, moments
 from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, controlled, is_fitted
-from attnlimit.sampling.powers import Power
-from attnlimit.sampling.reference import output_covariance
+from attnlimit.sampling.reference import Power, output_covariance
 from attnlimit.sampling.replicates import Sample
-from attnlimit.sampling.setup import Own, Setup, set_up
+from attnlimit.sampling.statistic import Own, Setup, set_up
 
 
 def _normal(*shape: int, seed: int) -> Tensor:

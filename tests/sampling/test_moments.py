@@ -13,9 +13,8 @@ from attnlimit import Box, Empirical, Gaussian, Head, Measure, Sphere
 from attnlimit.designs import Different, Sampling
 from attnlimit.sampling import Moment, Own, measure_convergence, replicates
 from attnlimit.sampling.moments import LimitAverages, MomentErrors, covariance_square, moment_square
-from attnlimit.sampling.powers import Power
-from attnlimit.sampling.reference import output_covariance, output_moment
-from attnlimit.sampling.setup import set_up
+from attnlimit.sampling.reference import Power, output_covariance, output_moment
+from attnlimit.sampling.statistic import set_up
 
 LAWS = {"gaussian": Gaussian(mean=[0.3, -0.2, 0.1], cov=[0.5, 1.0, 0.8]), "sphere": Sphere(3, 1.5)}
 

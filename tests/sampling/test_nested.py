@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attnlimit import Empirical, Head
-from attnlimit.sampling.nested import choose_queries, nested_outputs
+from attnlimit.sampling.replicates import choose_queries, nested_outputs
 
 
 def _normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 
-from attnlimit.sampling.powers import Power, gaussian_moment
+from attnlimit.sampling.reference import Power, gaussian_moment
 
 
 def _normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_powers_totals_and_differences(order: int, full: bool) -> None:
 def test_totals_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     y = _normal(50, 3)
     whole = Power(3).total(y)
-    monkeypatch.setattr("attnlimit.sampling.powers._ENTRIES_AT_ONCE", 64)
+    monkeypatch.setattr("attnlimit.sampling.reference._ENTRIES_AT_ONCE", 64)
     torch.testing.assert_close(Power(3).total(y), whole)
 
 

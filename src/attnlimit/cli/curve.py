@@ -16,8 +16,8 @@ from attnlimit.rates import PowerFit, Rates, rates
 from attnlimit.report.figures.curves import convergence_figure, curve_figure
 from attnlimit.report.figures.style import save
 from attnlimit.sampling import Convergence, Own, measure_convergence
-from attnlimit.sampling.measure import as_statistic
-from attnlimit.sampling.setup import MANY
+from attnlimit.sampling.convergence import as_statistic
+from attnlimit.sampling.statistic import MANY
 
 
 @guarded

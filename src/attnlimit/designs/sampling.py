@@ -11,7 +11,7 @@ from torch import Tensor
 from attnlimit.designs.draw import Draw
 from attnlimit.designs.independent import Independent
 from attnlimit.designs.kept import Kept
-from attnlimit.discover import subclasses
+from attnlimit.discover import built, record, subclasses
 from attnlimit.errors import InputError
 
 WEIGHTS = ("plain", "rest")
@@ -83,26 +83,19 @@ class Sampling:
         """What differs from the default: {"draw": "different", "kept": {"sinks": 4}, "weight": "rest"}."""
         plain = asdict(Kept())
         kept = {name: value for name, value in asdict(self.kept).items() if value != plain[name]}
-        own = asdict(self.draw)
-        draw: object = {"name": self.draw.name, **own} if own else self.draw.name
-        record = {"draw": draw, "kept": kept, "weight": self.weight}
-        return {name: value for name, value in record.items() if value not in ("independent", {}, "plain")}
+        found = {"draw": record(self.draw.name, self.draw), "kept": kept, "weight": self.weight}
+        return {name: value for name, value in found.items() if value not in ("independent", {}, "plain")}
 
     @classmethod
-    def from_dict(cls, record: object) -> Sampling:
+    def from_dict(cls, given: object) -> Sampling:
         """From what `to_dict` gives, checked."""
-        if not isinstance(record, Mapping) or not set(record) <= {"draw", "kept", "weight"}:
-            raise InputError(f"A sampling has the fields draw, kept and weight, got {record!r}.")
-        draw = record.get("draw", "independent")
-        options = dict(draw) if isinstance(draw, Mapping) else {"name": draw}
-        kind = draws().get(str(options.pop("name", None)))
-        if kind is None:
-            raise InputError(f"draw must be one of {', '.join(draws())}; got {draw!r}.")
-        kept = record.get("kept", {})
+        if not isinstance(given, Mapping) or not set(given) <= {"draw", "kept", "weight"}:
+            raise InputError(f"A sampling has the fields draw, kept and weight, got {given!r}.")
+        draw = built(draws(), given.get("draw", "independent"), "draw")
         try:
-            return cls(draw=kind(**options), kept=Kept(**kept), weight=record.get("weight", "plain"))
+            return cls(draw=draw, kept=Kept(**given.get("kept", {})), weight=given.get("weight", "plain"))
         except TypeError as problem:
-            raise InputError(f"A sampling cannot be read from {record!r}: {problem}.") from problem
+            raise InputError(f"A sampling cannot be read from {given!r}: {problem}.") from problem
 
 
 PLAIN = Sampling()

@@ -1,11 +1,9 @@
 """Monte Carlo where exactness ends: error curves from sampled tokens."""
 
-from attnlimit.sampling.convergence import Convergence
+from attnlimit.sampling.convergence import Convergence, measure_convergence
 from attnlimit.sampling.map_error import Map
-from attnlimit.sampling.measure import measure_convergence
 from attnlimit.sampling.moments import Covariance, Mean, Moment
-from attnlimit.sampling.setup import Fresh, Given, Own
-from attnlimit.sampling.statistic import Statistic
+from attnlimit.sampling.statistic import Fresh, Given, Own, Statistic
 from attnlimit.sampling.supremum import Sup
 
 __all__ = [

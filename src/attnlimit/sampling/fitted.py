@@ -18,10 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.sampling.powers import Power
-from attnlimit.sampling.reference import Reference
+from attnlimit.sampling.reference import Power, Reference
 from attnlimit.sampling.replicates import Sample
-from attnlimit.sampling.setup import Setup
+from attnlimit.sampling.statistic import Setup
 
 LEAST_REPLICATES = 8
 """With fewer, what the control explains cannot be told from chance."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from attnlimit.sampling.replicates import replicate
-from attnlimit.sampling.setup import Setup
-from attnlimit.sampling.statistic import Experiment, Row, Statistic
+from attnlimit.sampling.statistic import Experiment, Row, Setup, Statistic
 
 
 @dataclass(frozen=True)

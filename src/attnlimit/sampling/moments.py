@@ -23,11 +23,9 @@ from torch import Tensor
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
 from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, is_fitted
-from attnlimit.sampling.powers import Power
-from attnlimit.sampling.reference import Reference, output_covariance, output_moment
+from attnlimit.sampling.reference import Power, Reference, output_covariance, output_moment
 from attnlimit.sampling.replicates import Sample, replicate
-from attnlimit.sampling.setup import Setup
-from attnlimit.sampling.statistic import Experiment, Row, Statistic
+from attnlimit.sampling.statistic import Experiment, Row, Setup, Statistic
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from attnlimit.errors import InputError
 from attnlimit.inputs import as_count, as_positive
 from attnlimit.measures import Empirical
 from attnlimit.sampling.replicates import draw_keys
-from attnlimit.sampling.setup import Setup
-from attnlimit.sampling.statistic import Experiment, Row, Statistic
+from attnlimit.sampling.statistic import Experiment, Row, Setup, Statistic
 
 _AGREE = 1e-3
 _SMALLEST_STEP = 1e-7

@@ -13,25 +13,19 @@ import torch
 from pydantic import PlainSerializer, PlainValidator, PositiveInt
 
 from attnlimit.designs import Sampling
+from attnlimit.discover import record
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling import Convergence as Experiment
 from attnlimit.sampling import Map, measure_convergence
-from attnlimit.sampling.measure import as_statistic
-from attnlimit.sampling.setup import Fresh, Own, set_up
-from attnlimit.sampling.statistic import Statistic
+from attnlimit.sampling.convergence import as_statistic
+from attnlimit.sampling.statistic import Fresh, Own, Statistic, set_up
 from attnlimit.studies.fields import SamplingField
 from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 LEAST = 2
 """Replicates of a task: errors are known by their spread."""
-
-
-def _record(statistic: Statistic) -> str | dict[str, object]:
-    """Its name, where that says all."""
-    record = statistic.to_dict()
-    return record if len(record) > 1 else statistic.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +108,9 @@ class Convergence(Setting):
     narrows = True
     least = LEAST
 
-    statistic: Annotated[Statistic, PlainValidator(as_statistic), PlainSerializer(_record)] = Map()
+    statistic: Annotated[
+        Statistic, PlainValidator(as_statistic), PlainSerializer(lambda one: record(one.name, one))
+    ] = Map()
     queries: PositiveInt | None = None
     self_attention: bool = False
     sampling: SamplingField = Sampling()

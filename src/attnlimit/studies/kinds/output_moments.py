@@ -18,10 +18,9 @@ from attnlimit.errors import InputError
 from attnlimit.sampling import Convergence, Own
 from attnlimit.sampling.fitted import LEAST_REPLICATES, FittedGaussian, TokenMoments, controlled, is_fitted
 from attnlimit.sampling.moments import MomentErrors, covariance_square, moment_square
-from attnlimit.sampling.powers import Power
-from attnlimit.sampling.reference import Reference
+from attnlimit.sampling.reference import Power, Reference
 from attnlimit.sampling.replicates import replicate
-from attnlimit.sampling.setup import Setup, set_up
+from attnlimit.sampling.statistic import Setup, set_up
 from attnlimit.studies.fields import Fields
 from attnlimit.studies.kind import Cell, Columns, Result, Row
 from attnlimit.studies.kinds.convergence import Measured

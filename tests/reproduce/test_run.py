@@ -25,7 +25,7 @@ from attnlimit.reproduce import (
 )
 from attnlimit.reproduce.compare import at_most, equals
 from attnlimit.reproduce.run import TasksFailed, load_spec
-from attnlimit.reproduce.write import words
+from attnlimit.reproduce.write import words, write_report
 from attnlimit.studies import study_from
 
 MODELS = ("bert", "bigbird-iid", "bigbird-window", "downstream", "downstream-by-horizon", "token-cloud")
@@ -97,6 +97,16 @@ def test_a_second_run_computes_nothing_and_says_the_same(tmp_path):
     assert first.record == second.record
 
 
+def test_the_report_is_written_again_and_an_older_record_refused(tmp_path):
+    folder = run(tiny(tmp_path)).folder
+    before = (folder / "report.html").read_text()
+    assert write_report(folder).read_text() == before
+    record = (folder / "verdict.json").read_text()
+    (folder / "verdict.json").write_text(record.replace("reproduce/2", "reproduce/1"))
+    with pytest.raises(InputError, match=r"its schema is 'attnlimit.reproduce/1', .*Run it again"):
+        write_report(folder)
+
+
 def test_a_stopped_run_goes_on_where_it_was(tmp_path):
     whole = run(tiny(tmp_path / "whole"))
 
@@ -132,8 +142,8 @@ def test_verdicts_in_words():
     assert words(made) == "Of 3 comparisons, 1 agrees, 1 differs, 1 cannot be told."
     assert words([]) == "Nothing was compared."
     assert all(outcome.meaning.endswith(".") for outcome in Outcome)
-    told = at_most("a", 1.0, 0.5, (0.4, 0.6)).to_dict()
-    assert (told["predicted"], told["low"], told["high"]) == ("at most 1", 0.4, 0.6)
+    told = at_most("a", 1.0, 0.5, (0.4, 0.6)).record()
+    assert (told.predicted, told.low, told.high) == ("at most 1", 0.4, 0.6)
 
 
 def test_the_results_of_the_papers_in_order():

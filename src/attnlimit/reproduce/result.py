@@ -77,17 +77,24 @@ class Verdict:
     relation: str = ""
     """Of the measured value to the predicted one where it is not equality: "at least" or "at most"."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def record(self) -> VerdictRecord:
+        """As it is written."""
+        predicted = f"{self.relation} {plain(self.predicted)}" if self.relation else self.predicted
         low, high = self.interval or (None, None)
-        return {
-            "claim": self.claim,
-            "predicted": f"{self.relation} {plain(self.predicted)}" if self.relation else self.predicted,
-            "measured": self.measured,
-            "low": low,
-            "high": high,
-            "outcome": self.outcome.value,
-            "note": self.note,
-        }
+        return VerdictRecord(self.claim, predicted, self.measured, low, high, self.outcome.value, self.note)
+
+
+@dataclass(frozen=True)
+class VerdictRecord:
+    """A verdict in verdict.json."""
+
+    claim: str
+    predicted: float | str
+    measured: float | str | None
+    low: float | None
+    high: float | None
+    outcome: str
+    note: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,43 +7,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import MissingExtra
 from attnlimit.files.records import finite, write_json, write_table, write_text
+from attnlimit.files.strict import from_record, read_record
 from attnlimit.report.figures.style import save
 from attnlimit.report.html.page import Page, Picture, Sheet, page
-from attnlimit.reproduce.result import Outcome, Reproduction, Verdict
+from attnlimit.reproduce.result import Outcome, Reproduction, Verdict, VerdictRecord
 from attnlimit.studies import Findings
 from attnlimit.studies.machine import versions
 from attnlimit.studies.store import in_words
 
-SCHEMA = "attnlimit.reproduce/1"
+SCHEMA = "attnlimit.reproduce/2"
 FILE = "verdict.json"
-
-
-@dataclass(frozen=True)
-class VerdictRecord:
-    """A verdict as it is written."""
-
-    claim: str
-    predicted: float | str
-    measured: float | str | None
-    low: float | None
-    high: float | None
-    outcome: str
-    note: str
-
-
-@dataclass(frozen=True)
-class StudyRecord:
-    """A study behind a result."""
-
-    study: str
-    kind: str
-    points: int
-    tasks: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -57,16 +32,13 @@ class Record:
     size: str
     summary: list[str]
     verdicts: list[VerdictRecord]
-    studies: list[StudyRecord]
+    study: str
+    """Behind it: its kind and size, in words."""
     versions: dict[str, str]
     no_figure: str | None = None
-    schema: str = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
-        record: dict[str, Any] = finite(asdict(self))
-        if self.no_figure is None:
-            del record["no_figure"]
-        return record
+        return {"schema": SCHEMA, **finite(asdict(self))}
 
     def page(self, folder: Path) -> Page:
         """Verdicts without their notes, which the text above has."""
@@ -76,10 +48,6 @@ class Record:
         ]
         figure = folder / "figure.png"
         facts = [("Claim", self.claim), ("Source", self.source), ("Size", self.size)]
-        told = [
-            f"{one.study}: kind {one.kind}, {one.points} points, {one.tasks} tasks, seed {one.seed}"
-            for one in self.studies
-        ]
         return Page(
             title=f"{self.title}, attnlimit",
             eyebrow="attnlimit reproduce",
@@ -89,25 +57,19 @@ class Record:
             tables=[Sheet("Verdicts", columns, rows)],
             methods=[
                 *facts,
-                *(("Study", text) for text in told),
+                ("Study", self.study),
                 ("Versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
             ],
         )
 
 
-def read_record(folder: Path) -> Record:
-    """What verdict.json of the folder holds."""
-    path = folder / FILE
-    try:
-        return TypeAdapter(Record).validate_json(path.read_bytes())
-    except ValidationError as problem:
-        raise InputError(f"{path} is damaged ({problem.errors()[0]['msg']}): run it again.") from problem
-
-
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
     """Write the report of a reproduction again, by default as report.html in its folder."""
     folder = Path(folder)
-    return write_text(file or folder / "report.html", page(read_record(folder).page(folder)))
+    record = read_record(
+        folder / FILE, SCHEMA, lambda found: from_record(Record, found, "it"), "verdict", "Run it again."
+    )
+    return write_text(file or folder / "report.html", page(record.page(folder)))
 
 
 def write(
@@ -138,7 +100,7 @@ def describe(
     no_figure: str | None = None,
 ) -> Record:
     """What is written of a result."""
-    told = [f"Claim: {result.claim}", words(verdicts)]
+    study, told = found.study, [f"Claim: {result.claim}", words(verdicts)]
     if quick:
         told.append("A quick run: fewer points and replicates than the paper-size one.")
     told += [*result.notes, *(result.more(found.points) if result.more is not None else ())]
@@ -150,8 +112,8 @@ def describe(
         result.source,
         "quick" if quick else "paper",
         told,
-        [VerdictRecord(**one.to_dict()) for one in verdicts],
-        [StudyRecord(result.name, found.study.kind, len(found.points), found.total, found.study.seed)],
+        [one.record() for one in verdicts],
+        f"{study.name}: kind {study.kind}, {len(found.points)} points, {found.total} tasks, seed {study.seed}",
         versions(),
         no_figure,
     )

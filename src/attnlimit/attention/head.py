@@ -139,6 +139,18 @@ class Head:
         bias = None if f.query_bias is None else kappa * f.query_bias
         return self._of(replace(f, right=kappa * f.right, query_bias=bias))
 
+    def along(self, direction: Array) -> Head:
+        """The head whose one output is gᵀ(V y + b_v), for a direction g: what its outputs are along g, and their errors."""
+        f = self.factors
+        g = as_float(direction, "direction", dtype=f.right.dtype, device=f.right.device)
+        if g.ndim != 1 or (f.V is not None and len(g) != f.V.shape[-2]):
+            raise InputError(
+                f"direction must be one vector with an entry for each output, got shape {tuple(g.shape)}."
+            )
+        row = g.expand(*self.heads, 1, -1) if f.V is None else (g @ f.V)[..., None, :]
+        bias = None if f.value_bias is None else (f.value_bias @ g)[..., None]
+        return self._of(replace(f, V=row, value_bias=bias))
+
     def linear(self) -> Head:
         """Linear attention with the same matrices: x ↦ ∫ V y (yᵀA x) dμ(y), no softmax."""
         from attnlimit.attention.linear import LinearHead

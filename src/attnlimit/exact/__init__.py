@@ -1,6 +1,7 @@
 """The finite-n error without Monte Carlo: laws, populations under any sampling, hardmax."""
 
 from attnlimit.exact.complexity import Complexity, sample_complexity
+from attnlimit.exact.covariance import ErrorCovariance, error_covariance
 from attnlimit.exact.curve import curve
 from attnlimit.exact.design_errors import DesignErrors, design_errors
 from attnlimit.exact.error import ExactError, exact_error
@@ -11,6 +12,7 @@ from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardma
 __all__ = [
     "Complexity",
     "DesignErrors",
+    "ErrorCovariance",
     "ExactError",
     "GaussianMaximum",
     "HardmaxError",
@@ -20,6 +22,7 @@ __all__ = [
     "best_kappa",
     "curve",
     "design_errors",
+    "error_covariance",
     "exact_error",
     "gaussian_maximum",
     "hardmax_error",

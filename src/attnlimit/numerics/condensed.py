@@ -2,7 +2,7 @@
 
 A sum over keys of c_j f(z_j), f smooth in the score z, is Σ_k f(z_k) Σ_j c_j L_k(z_j) with the Lagrange polynomials L_k of
 12 Chebyshev points z_k in each stretch of scores of length 2: the sums Σ_j c_j L_k(z_j) are made once and serve every f. For
-what the finite-n error asks of f (e^{−tw}, w = e^z) this is good to 1e-7. A stretch with at most 12 atoms keeps them as they are.
+e^{−tw}, w = e^z, this is good to 1e-7, and errors of n keys are good to 1e-6. A stretch with at most 12 atoms keeps them as they are.
 """
 
 from __future__ import annotations

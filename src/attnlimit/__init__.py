@@ -37,8 +37,10 @@ from attnlimit.exact import (
     gaussian_maximum,
     hardmax_error,
     hardmax_gap,
+    mean_output_error,
     phase_diagram,
     sample_complexity,
+    two_query_covariance,
 )
 from attnlimit.measures import (
     Ball,
@@ -151,6 +153,7 @@ __all__ = [
     "icl",
     "load",
     "local_slopes",
+    "mean_output_error",
     "measure_convergence",
     "phase_diagram",
     "prefixes",
@@ -158,6 +161,7 @@ __all__ = [
     "sample_complexity",
     "sampled_attention",
     "stream",
+    "two_query_covariance",
     "verify",
 ]
 

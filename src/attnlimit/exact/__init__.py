@@ -8,6 +8,12 @@ from attnlimit.exact.error import ExactError, exact_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
 from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
+from attnlimit.exact.two_queries import (
+    TwoQueries,
+    limit_covariance,
+    mean_output_error,
+    two_query_covariance,
+)
 
 __all__ = [
     "Complexity",
@@ -19,6 +25,7 @@ __all__ = [
     "HardmaxGap",
     "PhaseDiagram",
     "Schedule",
+    "TwoQueries",
     "best_kappa",
     "curve",
     "design_errors",
@@ -27,6 +34,9 @@ __all__ = [
     "gaussian_maximum",
     "hardmax_error",
     "hardmax_gap",
+    "limit_covariance",
+    "mean_output_error",
     "phase_diagram",
     "sample_complexity",
+    "two_query_covariance",
 ]

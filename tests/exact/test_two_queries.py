@@ -77,7 +77,7 @@ def test_many_keys_have_the_covariance_of_the_limit_process() -> None:
 
 
 def test_the_mean_output_of_fresh_queries() -> None:
-    """As n → ∞ with K = SᵀS, S = Σ^½AΣ^½ and V = I: n E‖·‖² → |I − K²|^{−½} (d + tr K²(I − K²)^{−1}); at n = 30 Monte Carlo of 600
+    """As n → ∞ with K = SᵀS, S = Σ^½AΣ^½ and V = I: n E‖·‖² → |I − K²|^{−½} (d + tr K²(I − K²)^{−1}); at n = 30 Monte Carlo of 200
     replicates, within 5 standard errors (false alarms: 6e-7), while the error at one query is far off."""
     S = torch.tensor([[0.5, 0.2], [0.0, 0.4]], **F64)
     head, law = al.Head(S), al.Gaussian(dim=2)
@@ -90,9 +90,9 @@ def test_the_mean_output_of_fresh_queries() -> None:
     assert curve.standard_error is not None
     assert float(curve.standard_error[0]) < 1e-3 * curve.at(30)
     found = al.measure_convergence(
-        head, law, [30], statistic="mean", queries=64, replicates=600, generator=6
+        head, law, [30], statistic="mean", queries=48, replicates=200, generator=6
     ).squares
-    noise = float(found.std()) / 600**0.5
+    noise = float(found.std()) / 200**0.5
     assert abs(float(found.mean()) - curve.at(30) ** 2) < 5 * noise
     assert abs(float(found.mean()) - al.curve(head, law, 30).at(30) ** 2) > 5 * noise
 

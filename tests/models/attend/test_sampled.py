@@ -574,8 +574,11 @@ class TestByQuery:
             streams = [[Stream(10 * b + h, 40, 40) for h in range(4)] for b in range(2)]
             layer = dense._Layer(one, budgets, streams)
             rows = torch.tensor([11, 25, 33])
-            seen = dense.seen_keys(one, rows).expand(2, -1, 3, -1)
-            kept, n = layer._following(rows, seen, layer.kept(rows, seen) & seen)
+            scores = one.block_scores(rows).masked_fill(~dense.seen_keys(one, rows), -torch.inf)
+            placed = layer.placed(rows)
+            top, n = layer.following(scores, placed)
+            best = scores.argsort(-1, descending=True).argsort(-1) < top
+            kept = (placed | best) & (scores > -torch.inf)
             for batch, head, place in product(range(2), range(4), range(3)):
                 row = int(rows[place])
                 if not inputs["attention_mask"][batch, row]:

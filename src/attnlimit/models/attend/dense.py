@@ -1,7 +1,7 @@
 """Sampled attention of all texts and heads of a layer at once, some queries at a time.
 
-Each key gets a number to add to its score: 0 if it is kept, log c if it is drawn, −∞ else. The rest is the model's own
-attention, so a sampled layer costs a few times as much as a full one. For long texts, see attnlimit.models.attend.sampled.
+Scores are made once, attnlimit.models.attend.reading leaves those that are read, and softmax and values follow. For long
+texts, see attnlimit.models.attend.sampled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from attnlimit.designs.by_query import TOPS, choose, contributions, spread
 from attnlimit.designs.kept import Kept, top_keys
-from attnlimit.models.attend.draws import Stream, first_of_order
+from attnlimit.models.attend.draws import Stream
+from attnlimit.models.attend.reading import read_keys, rest_sums
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask
@@ -29,10 +30,14 @@ Sizes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def dense_blocks(
-    call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]], sizes: Sizes | None = None
+    call: Call,
+    budgets: Sequence[HeadBudget],
+    streams: list[list[Stream]],
+    sizes: Sizes | None = None,
+    group: int = 1,
 ) -> Iterator[Block]:
-    """Block after block of the queries. `sizes` stands in for the budgets' n."""
-    layer = _Layer(call, budgets, streams, sizes)
+    """Block after block of the queries. `sizes` stands in for the budgets' n; `group` heads keep and draw together."""
+    layer = _Layer(call, budgets, streams, sizes, group)
     for rows in call.blocks(call.heads):
         yield rows, *layer.block(rows)
 
@@ -68,10 +73,14 @@ class _Layer:
         budgets: Sequence[HeadBudget],
         streams: list[list[Stream]],
         sizes: Sizes | None = None,
+        group: int = 1,
     ) -> None:
-        self.call, self.budgets, self.streams, self.sizes = call, budgets, streams, sizes
+        self.call, self.budgets, self.sizes, self.group = call, budgets, sizes, group
         device = call.query.device
-        self.n = torch.tensor([one.n or 0 for one in budgets], device=device)[:, None, None]
+        self.n = torch.tensor([one.n or 0 for one in budgets], device=device)[None, :, None, None]
+        self.top = torch.tensor([one.sampling.kept.top for one in budgets], device=device)[
+            None, :, None, None
+        ]
         following = [one.by_query for one in budgets if one.by_query is not None]
         self.per_spread = torch.tensor(following, device=device)[:, None, None] if following else None
         rest = [one.sampling.weight == "rest" for one in budgets]
@@ -89,74 +98,48 @@ class _Layer:
         Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"], Bool[Tensor, "b h m keys"]
     ]:
         """Outputs, distinct keys attended to, keys seen, and which are read, of some queries."""
-        seen, n = seen_keys(self.call, rows), self.n
-        kept = self.kept(rows, seen) & seen
+        call, seen = self.call, seen_keys(self.call, rows)
+        scores = call.block_scores(rows).masked_fill_(~seen, -torch.inf)
+        placed, (top, n) = self.placed(rows), (self.top, self.n)
         if self.per_spread is not None:
-            kept, n = self._following(rows, seen, kept)
+            top, n = self.following(scores, placed)
         elif self.sizes is not None:
-            scores = self.call.block_scores(rows).masked_fill(~seen, -torch.inf)
-            n = self.sizes(self.call.weights(scores), (seen & ~kept).expand_as(scores))
-        rest = seen & ~kept
-        left = rest.sum(-1, keepdim=True)
-        drawn = torch.minimum(left, n)
+            placed = placed | self._top(scores)
+            n = self.sizes(call.weights(scores), ((scores > -torch.inf) & ~placed))
+            top = torch.zeros_like(top)
         start = None if self.start is None else self.start[:, :, rows]
-        taken = first_of_order(rest, self.order, n, start)
-        added = torch.full_like(taken, -torch.inf, dtype=torch.float32)
-        added.masked_fill_(kept, 0.0)
-        stands_for = (left / drawn.clamp_min(1)).log().where(self.rest, 0.0)
-        added = torch.where(taken, stands_for.float(), added)
-        shape = (len(added), len(self.budgets), len(rows))
-        distinct = (kept.sum(-1) + drawn[..., 0]).expand(shape)
-        read = (kept | taken).expand(*shape, -1)
-        return self.call.attended(rows, added), distinct, seen.sum(-1).expand(len(added), -1, len(rows)), read
+        read, distinct = read_keys(scores, placed, top, n, self.order, start, self.rest, self.group)
+        values = call.value.repeat_interleave(call.groups, 1).to(read)
+        out = (call.weights(read) @ values).to(call.value.dtype)
+        return out, distinct, seen.sum(-1).expand(len(out), -1, len(rows)), read > -torch.inf
 
-    def kept(self, rows: Int[Tensor, " m"], seen: Tensor) -> Bool[Tensor, "_ _ _ keys"]:
-        """Keys that are kept, seen or not."""
+    def placed(self, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
+        """Keys that are kept for their place, seen or not."""
         by_place = [replace(one.sampling.kept, top=0) for one in self.budgets]
         kinds = list(dict.fromkeys(by_place))
         parts = [placed_keys(self.call, kind, rows) for kind in kinds]
         if len(kinds) == 1:
-            found = parts[0][:, None]
-        else:
-            parts = [part.expand(len(seen), max(p.shape[1] for p in parts), -1) for part in parts]
-            found = torch.stack(parts, 1)[:, [kinds.index(kind) for kind in by_place]]
-        tops = [one.sampling.kept.top for one in self.budgets]
-        return found | self._top(rows, seen, tops) if any(tops) else found
+            return parts[0][:, None]
+        parts = [part.expand(len(self.call.query), max(p.shape[1] for p in parts), -1) for part in parts]
+        return torch.stack(parts, 1)[:, [kinds.index(kind) for kind in by_place]]
 
-    def _top(self, rows: Tensor, seen: Tensor, tops: list[int]) -> Bool[Tensor, "_ _ _ keys"]:
-        scores = self.call.block_scores(rows).masked_fill(~seen, -torch.inf)
+    def _top(self, scores: Float[Tensor, "b h m keys"]) -> Bool[Tensor, "b h m keys"]:
         found = torch.zeros_like(scores, dtype=torch.bool)
-        for top in sorted(set(tops) - {0}):
-            heads = [head for head, wanted in enumerate(tops) if wanted == top]
-            found[:, heads] = top_keys(scores[:, heads], top)
+        for head, one in enumerate(self.budgets):
+            found[:, head] = top_keys(scores[:, head], one.sampling.kept.top)
         return found
 
-    def _following(
-        self, rows: Tensor, seen: Tensor, placed: Tensor
-    ) -> tuple[Bool[Tensor, "b h m keys"], Int[Tensor, "b h m 1"]]:
-        """What each query keeps and how many keys it draws (attnlimit.designs.by_query), from its own scores."""
+    def following(
+        self, scores: Float[Tensor, "b h m keys"], placed: Bool[Tensor, "_ _ _ keys"]
+    ) -> tuple[Int[Tensor, "b h m 1"], Int[Tensor, "b h m 1"]]:
+        """How many keys of largest score each query keeps, and how many it draws (attnlimit.designs.by_query)."""
         assert self.per_spread is not None
-        call = self.call
-        scores = call.block_scores(rows).masked_fill(~seen, -torch.inf)
-        values = call.value.repeat_interleave(call.groups, 1).to(scores)
-        share = contributions(call.weights(scores), values)
-        free = (seen & ~placed).expand_as(scores)
-        best = scores.topk(min(TOPS[-1], scores.shape[-1]), dim=-1).indices
-        tops = torch.tensor(TOPS, device=scores.device).clamp_max(best.shape[-1])
-        beyond = free.scatter(-1, best, False)
-
-        def left(part: Tensor) -> Float[Tensor, "b h m tops"]:
-            """Sums over what is left without the best: from the lightest on, so that no digits are lost."""
-            some = (part * free).gather(-1, best)
-            total = (part * beyond).sum(-1, keepdim=True) + some.flip(-1).cumsum(-1).flip(-1)
-            return torch.cat([total, (part * beyond).sum(-1, keepdim=True)], -1)[..., tops]
-
-        number = left(torch.ones_like(share))
-        spreads = spread(number, left(share), left(share.square()))
+        values = self.call.value.repeat_interleave(self.call.groups, 1).to(scores)
+        share, seen = contributions(self.call.weights(scores), values), scores > -torch.inf
+        number, total, square = rest_sums(scores, seen & ~placed, share)
         kept = seen.sum(-1, keepdim=True) - number
-        chosen, n = choose(self.per_spread, spreads, number, kept)
-        among = torch.arange(best.shape[-1], device=best.device) < tops[chosen]
-        return (placed | torch.zeros_like(free).scatter(-1, best, among)) & seen, n.long()
+        chosen, n = choose(self.per_spread, spread(number, total, square), number, kept)
+        return torch.tensor(TOPS, device=scores.device)[chosen], n.long()
 
 
 def _first_token(call: Call, batch: int) -> int:

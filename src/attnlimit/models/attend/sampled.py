@@ -103,7 +103,9 @@ def sampled_attention(
                 f"layers of {budgets.heads} heads: budgets hold for the model they were made for."
             )
         chosen = budgets.layer(call.layer)
-        return sampled_output(call, chosen, source, per_query=per_query, attended=attended, sizes=sizes)
+        return sampled_output(
+            call, chosen, source, per_query=per_query, attended=attended, sizes=sizes, group=budgets.group
+        )
 
     with observe(model, attend) as observed:
         attended.forward_calls = observed.calls
@@ -118,10 +120,11 @@ def sampled_output(
     per_query: bool = True,
     attended: Attended | None = None,
     sizes: Sizes | None = None,
+    group: int = 1,
 ) -> Tensor:
     """(B, Lq, Hq, dv): the output of one call under the heads' budgets. Full heads are the model's own.
 
-    Each text of the batch and head has its own stream of random numbers, so that the budget of one head does not
+    Each text of the batch and head (or `group` of heads, which keep and draw together) has its own stream of random numbers, so that the budget of one head does not
     change the draws of another, nor does the way it is computed: all heads at once, over all keys of a block of queries
     (attnlimit.models.attend.dense), or in long texts one by one, reading only the keys kept or drawn (attnlimit.models.attend.sparse).
     """
@@ -136,7 +139,7 @@ def sampled_output(
         for h, one in enumerate(budgets)
         if not (per_query or h in full + following or one.sampling.kept.top)
     ]
-    few = few if keys > DENSE_KEYS and sizes is None else []
+    few = few if keys > DENSE_KEYS and sizes is None and group == 1 else []
     rest = [head for head in range(heads) if head not in full + following + few]
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
     union = None
@@ -148,13 +151,14 @@ def sampled_output(
     for some, blocks in (
         (full, full_blocks),
         (few, sparse_blocks),
-        (rest, partial(dense_blocks, sizes=sizes)),
+        (rest, partial(dense_blocks, sizes=sizes, group=group)),
         (following, dense_blocks),
     ):
         if not some:
             continue
         starts = length if per_query else None
-        streams = [[Stream(row[head], keys, starts) for head in some if some is not full] for row in seeds]
+        drawing = [] if some is full else [head - head % group for head in some]
+        streams = [[Stream(row[head], keys, starts) for head in drawing] for row in seeds]
         chosen = [budgets[head] for head in some]
         for rows, answer, distinct, seen, read in blocks(call.only(some), chosen, streams):
             if answer is not None:

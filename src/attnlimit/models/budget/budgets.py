@@ -147,12 +147,27 @@ class Budgets:
     """Which text they were made on, and how much of it."""
     space: str = ""
     """What they were chosen from."""
+    group: PositiveInt = 1
+    """Neighbouring heads that read the same keys: all that one of them keeps, and the same drawn ones."""
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         entries = tuple(sorted(self.entries, key=lambda one: (one.layer, one.head)))
         _check_grid(entries, self.layers, self.heads)
         object.__setattr__(self, "entries", entries)
+        if self.heads % self.group:
+            raise InputError(
+                f"{self.heads} heads cannot be put in groups of {self.group}: group must divide them."
+            )
+        for one, first in ((one, entries[place - place % self.group]) for place, one in enumerate(entries)):
+            if (one.by_query is not None and self.group > 1) or (one.sampling, one.n) != (
+                first.sampling,
+                first.n,
+            ):
+                raise InputError(
+                    f"Layer {one.layer}: heads {first.head} and {one.head} read the same keys, so they need the same budget, "
+                    "by head and not by query."
+                )
 
     @classmethod
     def uniform(

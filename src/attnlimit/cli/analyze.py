@@ -34,6 +34,12 @@ def analyze(
     answer: Annotated[
         str, typer.Option(help="on: also what each head's error does to the model's answer; off: heads only.")
     ] = "on",
+    keys_by: Annotated[
+        str,
+        typer.Option(
+            help="head: every query head reads its own keys; group: those with one key head the same."
+        ),
+    ] = "head",
     seed: Annotated[int, typer.Option(help="Seed of the choice of queries.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
@@ -50,12 +56,15 @@ def analyze(
 
     if answer not in ("on", "off"):
         raise InputError(f"--answer must be on or off, got {answer!r}.")
+    if keys_by not in ("head", "group"):
+        raise InputError(f"--keys-by must be head or group, got {keys_by!r}.")
     reading = Reading(
         tokens=tokens,
         passages=passages,
         queries=queries,
         population=cast(Any, population),
         answer=2 if answer == "on" else 0,
+        grouped=keys_by == "group",
         seed=seed,
     )
     loaded = loaded_model(model, device, dtype)

@@ -7,7 +7,7 @@ labels, so that the only noise is that of the sampled runs.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attnlimit.designs import Different, Kept, Sampling
-from attnlimit.models.analyse.answer import Answering, _kept_alone, _kept_only
+from attnlimit.errors import InputError
+from attnlimit.models.analyse.answer import Answering, _kept_alone
 from attnlimit.models.attend.sampled import Attended, sampled_attention, sampled_output
 from attnlimit.models.budget.answer import BASE, FOLLOWING, Answer
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
@@ -37,13 +38,14 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "classifier": ("BertConfig", "BertForSequenceClassification", {**SMALL, "num_labels": 3}),
     "encoder": ("LlamaConfig", "LlamaModel", GROUPED),
 }
+ALIKE = "causal-lm, heads of a group alike"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 
 
 @cache
 def tiny(kind: str) -> Loaded:
     """Scores differ by about 1, some words are large, and what attention adds is small: so are its errors."""
-    config, model, settings = KINDS[kind]
+    config, model, settings = KINDS["causal-lm" if kind == ALIKE else kind]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         built = getattr(transformers, model)(getattr(transformers, config)(**settings))
@@ -54,6 +56,11 @@ def tiny(kind: str) -> Loaded:
             weight.data *= 0.4
         if name.endswith(("embed_tokens.weight", "word_embeddings.weight")):
             weight.data[10:] *= 4
+        if kind == ALIKE and name.endswith("q_proj.weight"):
+            weight.data[8:16], weight.data[24:] = weight.data[:8], weight.data[16:24]
+        if kind == ALIKE and name.endswith("o_proj.weight"):
+            weight.data[:, 8:16], weight.data[:, 24:] = weight.data[:, :8], weight.data[:, 16:24]
+    kind = "causal-lm" if kind == ALIKE else kind
     return Loaded(built.eval().requires_grad_(False), None, "tiny", kind)
 
 
@@ -85,7 +92,7 @@ def graph(loaded: Loaded) -> Iterator[dict[int, Tensor]]:
 
 @cache
 def gradients(kind: str, seed: int = 1) -> dict[int, Tensor]:
-    """Vectors with Σ aaᵀ = E ggᵀ at every query and head, by all labels: Σ_t Σ_y p(y) ∂log p(y) ∂log p(y)ᵀ."""
+    """Vectors with Σ aaᵀ = E ggᵀ at every query, all heads together, by all labels: Σ_t Σ_y p(y) ∂log p(y) ∂log p(y)ᵀ."""
     loaded, ids = tiny(kind), text(seed)
     with graph(loaded) as outputs:
         flat = said(loaded, ids).flatten()
@@ -96,19 +103,20 @@ def gradients(kind: str, seed: int = 1) -> dict[int, Tensor]:
                 flat, list(outputs.values()), some, retain_graph=True, is_grads_batched=True
             )
             for layer, one in enumerate(found):
-                given = one[:, 0].double()
-                total[layer] += torch.einsum("c,cqhd,cqhe->qhde", some @ weight, given, given)
+                given = one[:, 0].double().flatten(2)
+                total[layer] += torch.einsum("c,cqx,cqy->qxy", some @ weight, given, given)
     roots = {}
     for layer, matrix in enumerate(total):
         size, axes = torch.linalg.eigh(matrix)
-        roots[layer] = (axes * size.clamp_min(0).sqrt()[..., None, :]).permute(3, 0, 1, 2).float()
+        root = axes * size.clamp_min(0).sqrt()[..., None, :]
+        roots[layer] = root.permute(2, 0, 1).unflatten(2, (4, -1)).float()
     return roots
 
 
-def answer_of(kind: str, given: dict[int, Tensor], draws: int = 1) -> Answer:
+def answer_of(kind: str, given: dict[int, Tensor], draws: int = 1, grouped: bool = False) -> Answer:
     """At every query, with given gradients."""
     loaded, ids = tiny(kind), text()
-    one = Answering(loaded, ids, LENGTH, draws, 0)
+    one = Answering(loaded, ids, LENGTH, draws, 0, grouped)
     one.rows, one.gradients, one.passages = torch.arange(LENGTH), given, [0] * LENGTH
 
     def look(call: Any) -> None:
@@ -284,22 +292,82 @@ class TestAnswering:
         assert found.unit == "nats"
 
 
-class TestKeptAlone:
-    @pytest.mark.parametrize("kind", ["causal-lm", "masked-lm"])
-    def test_the_model_is_the_one_that_budgets_make(self, kind):
-        """Tried out before there are budgets, by the same keys as later."""
-        kept = Sampling(draw=Different(), kept=replace(BASE, top=8), weight="rest")
-        entries = tuple(HeadBudget(k, h, kept, 0) if h != 1 else HeadBudget(k, h) for k, h in HEADS)
-        loaded, ids = tiny(kind), text()
-        with torch.no_grad(), sampled_attention(loaded.model, Budgets("", 2, 4, entries)):
-            wanted = said(loaded, ids)
-        with torch.no_grad(), observe(loaded.model, partial(_kept_only, entries)):
-            found = said(loaded, ids)
-        torch.testing.assert_close(found, wanted)
-        with torch.no_grad():
-            assert float((said(loaded, ids) - wanted).abs().max()) > 1e-4
+class TestGroups:
+    """Query heads that read the same keys: two for each key head."""
 
-    def test_squares_by_hand(self):
+    @pytest.mark.parametrize("kind", ["causal-lm", "encoder", ALIKE])
+    @pytest.mark.parametrize("kept", [BASE, replace(BASE, top=8)], ids=str)
+    def test_prediction(self, kind, kept):
+        """As measured; where heads are alike, or keep what the other keeps, not what they would add up to with draws of their
+        own."""
+        answer = answer_of(kind, gradients(kind), grouped=True)
+        assert answer.group == 2
+        assert answer.seen.shape == (2, 2, LENGTH)
+        chosen = replace(by_head(8, kept), group=2)
+        lost = measure(kind, chosen)
+        predicted = answer.predict(chosen.entries).value
+        assert lost.is_like(predicted), (predicted, lost)
+        apart = exact_answer(kind).predict(chosen.entries).value
+        if kept.top or kind == ALIKE:
+            assert not lost.is_like(apart), (apart, predicted, lost)
+
+    def test_keys_are_those_that_key_heads_give(self):
+        chosen = replace(by_head(7, replace(BASE, top=4)), group=2)
+        with torch.no_grad(), sampled_attention(tiny("causal-lm").model, chosen, generator=0) as attended:
+            tiny("causal-lm").model(input_ids=text())
+        assert torch.equal(attended.keys, attended.group)
+        assert attended.share == attended.key_head_share
+        keys = answer_of("causal-lm", gradients("causal-lm"), grouped=True).terms(chosen.entries)[1]
+        # the first layer has the full model's scores
+        assert torch.equal(attended.keys[0], keys[0].sum(1).repeat_interleave(2).double())
+
+    def test_budgets_are_the_same_in_a_group(self):
+        answer = answer_of("causal-lm", gradients("causal-lm"), grouped=True)
+        found = answer.options().cheapest(keys=0.5 * float(answer.seen.mean(2).sum()))
+        chosen = Budgets("", 2, 4, found.entries, group=2)
+        assert chosen.share == pytest.approx(0.5, abs=0.06)
+        assert sum(one.answer for one in chosen.entries) == pytest.approx(found.predicted.value)
+        with pytest.raises(InputError, match="heads 0 and 1 read the same keys"):
+            replace(chosen, entries=(replace(chosen.entries[0], n=9), *chosen.entries[1:]))
+        with pytest.raises(InputError, match="groups of 3"):
+            replace(chosen, group=3)
+
+
+class TestTrials:
+    def test_factor_is_what_was_found_over_what_was_predicted(self):
+        answer = exact_answer("causal-lm")
+        known = replace(answer, trials=torch.tensor([[0.04, 0.02], [0.01, 0.02]], dtype=torch.float64))
+        assert [known.factor(one) for one in (1.0, 0.04, 0.02, 0.01, 1e-4)] == pytest.approx(
+            [0.5, 0.5, 1, 2, 2]
+        )
+        entries = by_head(16).entries
+        plain = answer.predict(entries)
+        assert known.predict(entries).value == pytest.approx(2 * plain.value)
+        assert known.predict(entries).high == pytest.approx(2 * plain.high)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_are_made_with_the_model_itself(self, kind):
+        loaded, windows = tiny(kind), torch.cat([text(1), text(2)])
+        one = Answering(loaded, windows, 2 * LENGTH, 4, 0)
+        for passage in range(2):
+            one.read(passage)
+
+            def look(call: Any) -> None:
+                for head in range(call.heads):
+                    one.add(call, head)
+
+            with torch.no_grad(), observe(loaded.model, look):
+                loaded.model(input_ids=windows[passage : passage + 1])
+        found = one.tried(one.found())
+        assert len(found.trials) == 2
+        predicted, measured = found.trials.T
+        assert bool((measured / predicted > 0.3).all())
+        assert bool((measured / predicted < 3).all())
+        assert float(found.alone.sum()) >= float(one.found().alone.sum())
+
+
+class TestKeptAlone:
+    def test_errors_by_hand(self):
         """Two labels, a sink that takes a fifth, and two kept sets."""
         g = torch.Generator().manual_seed(0)
         weight = 0.8 * torch.rand(3, 6, generator=g, dtype=torch.float64).softmax(1)
@@ -310,4 +378,4 @@ class TestKeptAlone:
             full = weight[q] @ values[q]
             inside = weight[q] * kept[s, q]
             change = inside @ values[q] / (inside.sum() + 0.2) - full
-            assert float(found[s, q]) == pytest.approx(float(change.square().sum()))
+            assert found[s, q].tolist() == pytest.approx(change.tolist())

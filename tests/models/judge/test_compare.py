@@ -18,7 +18,7 @@ from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Predicted
 from attnlimit.models.judge.compare import Comparison, Point, compare, held_out
-from attnlimit.models.judge.methods import METHODS, OURS, Ground
+from attnlimit.models.judge.methods import METHODS, OURS, Ground, methods
 from attnlimit.models.see.gradient import CHANGE, answer_error
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 from attnlimit.models.see.text import documents, token_windows
@@ -74,15 +74,15 @@ def made(llama, run, articles):
 
 
 def test_every_method_reads_the_keys_asked_for(made):
-    assert made.methods == tuple(METHODS)
-    assert len(made.points) == len(METHODS) * len(SHARES)
+    assert made.methods == methods(False)
+    assert len(made.points) == len(methods(False)) * len(SHARES)
     for one in made.points:
         assert one.read <= 1.05 * one.asked, one.method
         assert one.read > (0.6 if one.method == "split by heads' errors" else 0.85) * one.asked, one.method
         assert torch.tensor(one.changes).shape == (2, 1)
         assert isinstance(one.predicted, Predicted) == (one.method in (*OURS, "one design"))
     assert (made.unit, made.tokens, made.windows, made.seeds) == ("nats a token", TOKENS, 1, (0, 1))
-    for method in METHODS:
+    for method in methods(False):
         few, many = made.of(method)
         assert many.value < few.value
         same = few.changes[0] == few.changes[1]  # without draws, seeds do not matter
@@ -100,6 +100,19 @@ def test_the_change_is_the_divergence_of_two_runs(llama, run, articles, made):
     point = made.of("top-k")[1]
     assert point.changes[0][0] == pytest.approx(float(by_hand), rel=1e-4)
     assert attended.share == pytest.approx(point.read, rel=0.05)
+
+
+def test_groups_of_heads_are_compared_by_what_key_heads_give(llama, articles):
+    reading = Reading(tokens=TOKENS, passages=2, queries=16, grouped=True)
+    run = analyze(llama, articles, reading=reading)
+    found = compare(llama, run, articles, keys=(0.4,), windows=1)
+    assert found.methods == methods(True)
+    assert "by key head" in found.words
+    (ours,), (top,) = found.of("by key head"), found.of("top-k")
+    assert ours.read == ours.by_key_head == pytest.approx(0.4, abs=0.05)
+    assert top.read == top.by_key_head > 0.45  # heads of a group rank keys differently
+    assert ours.predicted is not None
+    assert len(found.plot().axes[0].lines)
 
 
 def test_windows_are_held_out(llama, run, articles):
@@ -192,8 +205,8 @@ def test_files_are_read_strictly(made, tmp_path):
 
 def test_the_figure_has_a_line_a_method_and_our_predictions(made):
     (ax,) = made.plot().axes
-    assert {text.get_text().removeprefix("ours, ") for text in ax.texts} == set(METHODS)
-    assert sum(one.get_linestyle() == "--" for one in ax.get_lines()) == len(OURS)
+    assert {text.get_text().removeprefix("ours, ") for text in ax.texts} == set(methods(False))
+    assert sum(one.get_linestyle() == "--" for one in ax.get_lines()) == 2
     heights = sorted(text.xyann[1] for text in ax.texts)
     assert min(b - a for a, b in pairwise(heights)) > 0.05  # no name covers another
 
@@ -254,7 +267,7 @@ def test_the_command_writes_files_and_the_page(llama, run, articles, tmp_path, m
 
     done = command("--model", model)
     assert done.exit_code == 0, done.output
-    for method in METHODS:
+    for method in methods(False):
         assert method in done.stdout
     assert " 40% " in done.stdout
     assert {"compare.json", "compare.png", "report.html"} <= {path.name for path in folder.iterdir()}

@@ -59,6 +59,8 @@ class Reading:
     answer: NonNegativeInt = 2
     """How often labels are drawn from the model's own answer in each passage, for what its heads' errors do to it (a
     backward pass each); 0: not at all. Its queries are spread over whole passages."""
+    grouped: bool = False
+    """Whether query heads with the same key head read the same keys: all that one of them keeps, and the same drawn ones."""
     seed: int = 0
 
     @property
@@ -108,7 +110,7 @@ def analyze(
     if reading.answer and not reading.pooled:
         _refuse_too_large(loaded, memory)
         queries = ANSWER_QUERIES * reading.queries
-        answering = Answering(loaded, windows, queries, reading.answer, reading.seed)
+        answering = Answering(loaded, windows, queries, reading.answer, reading.seed, reading.grouped)
     work = _Work(plan, progress, answering)
     batches = [windows] if reading.pooled else list(windows.split(1))
     for index, batch in enumerate(batches):
@@ -119,7 +121,7 @@ def analyze(
         with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
             work.total = len(batches) * len(observed.layers)
             run_backbone(loaded, input_ids=batch.to(loaded.model.device))
-    answer = None if answering is None else answering.found()
+    answer = None if answering is None else answering.tried(answering.found())
     return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()), answer)
 
 

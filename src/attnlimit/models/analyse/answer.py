@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,8 +12,9 @@ from torch import Tensor
 from attnlimit.designs.by_query import contributions, rest_spread
 from attnlimit.exact.nested import nested_squares, shares
 from attnlimit.exact.populations import Seen
+from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.answer import SPACE, Answer
-from attnlimit.models.budget.budgets import HeadBudget
+from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.gradient import (
     answer_error,
@@ -24,21 +24,25 @@ from attnlimit.models.see.gradient import (
     spread_rows,
     unit,
 )
-from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded
 
-TRIED = 0.03
+TRIED = (0.05, 0.01)
+"""Errors of the answer at which what is predicted is tried out."""
+TRIED_ON = 4
+"""Passages, at most."""
 
 
 class Answering:
     """The answer's gradients of one passage at a time, and all terms that were found with them."""
 
-    def __init__(self, loaded: Loaded, windows: Tensor, queries: int, draws: int, seed: int) -> None:
-        self.loaded, self.windows, self.draws = loaded, windows, draws
+    def __init__(
+        self, loaded: Loaded, windows: Tensor, queries: int, draws: int, seed: int, grouped: bool = False
+    ) -> None:
+        self.loaded, self.windows, self.draws, self.grouped = loaded, windows, draws, grouped
         self.each = max(1, queries // len(windows))
         self.generator = torch.Generator().manual_seed(seed)
         self.gradients: dict[int, Float[Tensor, "draws m heads dv"]] = {}
-        self.rows = torch.empty(0, dtype=torch.long)
+        self.rows, self.group = torch.empty(0, dtype=torch.long), 1
         self.share = shares(windows.shape[1])
         self.terms: dict[tuple[int, int], list[tuple[Tensor, ...]]] = {}
         self.passages: list[int] = []
@@ -51,23 +55,38 @@ class Answering:
         self.passages += [passage] * len(self.rows)
 
     def add(self, call: Call, head: int) -> None:
-        """One head at the passage's queries."""
-        rows = self.rows.to(call.query.device)
-        scores, value = call.scores(0, head, rows), call.value[0, head // call.groups]
+        """One head at the passage's queries; with the first of a group, all of it."""
+        self.group = call.groups if self.grouped else 1
+        if head % self.group:
+            return
+        rows, heads = self.rows.to(call.query.device), range(head, head + self.group)
+        value = call.value[0, head // call.groups].double()
+        scores = torch.stack([call.scores(0, one, rows) for one in heads])
         hidden = scores == -torch.inf
         own = None if call.own_key is None else rows + call.own_key
         space = [one.without(place=own is None) for one in SPACE]
-        kept = torch.stack([one.mask(scores, own) & ~hidden for one in space])
-        gradient = self.gradients[call.layer][:, :, head].to(value.device)
-        values = torch.einsum("kd,smd->mks", value.double(), gradient.double())
-        sink = None if call.sink is None else call.sink[head].float().expand(len(rows))
-        squares = nested_squares(Seen(scores.double(), values, hidden, sink), kept, self.share)
-        rest, weight = ~(kept | hidden), call.weights(scores[None, None], head)[0, 0].double()
-        number, widths = (one[..., 0] for one in rest_spread(contributions(weight, value.double()), rest))
+        masks = [torch.stack([one.mask(each, own) for one in space]) for each in scores]
+        kept = torch.stack(masks).any(0) & ~hidden[0]
+        weight = torch.stack(
+            [call.weights(one[None, None], h)[0, 0] for one, h in zip(scores, heads, strict=True)]
+        )
+        gradient = self.gradients[call.layer][:, :, head : head + self.group].to(value.device).double()
+        values = torch.einsum("kd,smhd->hmks", value, gradient)
+        sinks = [None if call.sink is None else call.sink[one].float().expand(len(rows)) for one in heads]
+        seen = [Seen(*one) for one in zip(scores.double(), values, hidden, sinks, strict=True)]
+        squares = torch.stack([nested_squares(one, kept, self.share) for one in seen])
+        rest, weight = ~(kept | hidden[0]), weight.double()
+        if self.group > 1:
+            alike = correlations(weight[..., None] * (values - weight[..., None, :] @ values), rest)
+            squares = torch.einsum("ghms,gmsk,hmsk->msk", alike, squares.sqrt(), squares.sqrt())[None]
+        parts = [rest_spread(contributions(one, value), rest) for one in weight]
+        number, width = parts[0][0][..., 0], sum(one[1][..., 0].square() for one in parts) ** 0.5
         scale = per_query(self.loaded.kind, self.windows.shape[1]) / self.draws
-        alone = _kept_alone(weight, values, kept)
-        found = (squares * scale, alone.T * scale, number.T, widths.T, (~hidden).sum(1))
-        self.terms.setdefault((call.layer, head), []).append(tuple(one.float().cpu() for one in found))
+        biases = [_kept_alone(one, each, kept) for one, each in zip(weight, values, strict=True)]
+        alone = torch.stack(biases).sum(0)
+        found = (squares[0] * scale, alone.square().sum(-1).T * scale, number.T, width.T, (~hidden[0]).sum(1))
+        place = (call.layer, head // self.group)
+        self.terms.setdefault(place, []).append(tuple(one.float().cpu() for one in found))
 
     def found(self) -> Answer:
         """All terms, by layer and head."""
@@ -82,45 +101,57 @@ class Answering:
             torch.stack([torch.stack([one[k] for one in row]) for row in rows]) for k in range(5)
         )
         share, passage = self.share.float(), torch.tensor(self.passages)
-        found = Answer(unit(self.loaded.kind), squares, share, alone, rest, widths, seen, passage)
-        return replace(found, alone=alone * self._together(found))
+        return Answer(
+            unit(self.loaded.kind), squares, share, alone, rest, widths, seen, passage, group=self.group
+        )
 
-    def _together(self, answer: Answer) -> float:
-        """What errors of kept keys alone are together, over their sum: they are biases, which do not average out as draws
-        do. Tried out on the passages, with kept keys for an error of about `TRIED`."""
-        tried = answer.options(by_query=False).only(lambda one: not one.n).cheapest(error=TRIED).entries
-        apart = float(answer.terms(tried)[0].sum((0, 1)).mean())
-        together = 0.0
-        for ids in self.windows.split(1):
-            given = ids.to(self.loaded.model.device)
+    def tried(self, answer: Answer) -> Answer:
+        """With what became of some budgets that were tried out on the passages.
+
+        Errors of keys kept alone are biases, which do not average out as draws do: what they are together, over their sum,
+        is found first, with kept keys only. Then what is left of second order and of independence is wrong by a factor."""
+        kept = answer.options(drawn=False).cheapest(error=TRIED[0]).entries
+        apart = float(answer.terms(kept)[0].sum((0, 1)).mean())
+        if apart > 0:
+            answer = replace(answer, alone=answer.alone * max(1.0, self._lost(kept, answer.group) / apart))
+        options = answer.options()
+        trials = []
+        for level in TRIED:
+            chosen = options.cheapest(error=level)
+            if chosen.predicted.value > 0:
+                trials.append((chosen.predicted.value, self._lost(chosen.entries, answer.group)))
+        return replace(answer, trials=torch.tensor(trials, dtype=torch.float64).view(-1, 2))
+
+    def _lost(self, entries: Sequence[HeadBudget], group: int) -> float:
+        """What these budgets do to the answer."""
+        layers, heads = (1 + max(getattr(one, name) for one in entries) for name in ("layer", "head"))
+        budgets = Budgets("", layers, heads, tuple(entries), group=group)
+        some = self.windows[:TRIED_ON].to(self.loaded.model.device)
+        total = 0.0
+        for ids in some.split(1):
             with torch.no_grad():
-                full = model_answer(self.loaded, given)
-                with observe(self.loaded.model, partial(_kept_only, tried)):
-                    together += answer_error(full, model_answer(self.loaded, given)) / len(self.windows)
-        return max(1.0, together / apart) if apart > 0 else 1.0
+                full = model_answer(self.loaded, ids)
+                with sampled_attention(self.loaded.model, budgets, generator=self.generator):
+                    total += answer_error(full, model_answer(self.loaded, ids))
+        return total / len(some)
 
 
-def _kept_only(budgets: Sequence[HeadBudget], call: Call) -> Tensor:
-    """The heads' outputs from the keys that they keep; all keys where a budget has them."""
-    out = call.output().clone()
-    of_layer = [one for one in budgets if one.layer == call.layer]
-    for rows in call.blocks(call.heads):
-        scores = call.block_scores(rows).masked_fill(~call.seen(rows), -torch.inf)
-        own = None if call.own_key is None else rows + call.own_key
-        kept = [
-            scores[0, one.head] > -torch.inf
-            if one.n is None
-            else one.sampling.kept.without(place=own is None).mask(scores[0, one.head], own)
-            for one in of_layer
-        ]
-        out[:, rows] = call.attended(rows, torch.stack(kept)[None] & (scores > -torch.inf)).transpose(1, 2)
-    return out
+def correlations(
+    parts: Float[Tensor, "heads m keys draws"], rest: Bool[Tensor, "sets m keys"]
+) -> Float[Tensor, "heads heads m sets"]:
+    """Of what each key of a rest adds to the outputs of several heads."""
+    inside, number = rest.to(parts), rest.sum(-1).to(parts)
+    total = torch.einsum("smk,hmkd->hmsd", inside, parts)
+    product = torch.einsum("smk,gmkd,hmkd->ghms", inside, parts, parts)
+    found = number.T * product - torch.einsum("gmsd,hmsd->ghms", total, total)
+    size = found.diagonal().movedim(-1, 0).clamp_min(1e-300).sqrt()
+    return (found / (size[:, None] * size)).clamp(-1, 1)
 
 
 def _kept_alone(
     weight: Float[Tensor, "m keys"], values: Float[Tensor, "m keys draws"], kept: Bool[Tensor, "sets m keys"]
-) -> Float[Tensor, "sets m"]:
-    """Squared error of each query with its kept keys and a sink only, all labels together."""
+) -> Float[Tensor, "sets m draws"]:
+    """Error of each query with its kept keys and a sink only, by label."""
     full = weight[:, None] @ values
     mass = weight * kept
     rest = (weight * ~kept).sum(-1)
@@ -128,4 +159,4 @@ def _kept_alone(
     # what a sink takes has no value: −Γ beside the others
     sink = (1 - weight.sum(-1)).clamp_min(0)
     found = found - sink[:, None] * full[:, 0]
-    return (found / (1 - rest).clamp_min(1e-30)[..., None]).square().sum(-1)
+    return found / (1 - rest).clamp_min(1e-30)[..., None]

@@ -178,6 +178,11 @@ class Run(Drawn):
                 f"These budgets were made for texts of {budgets.tokens} tokens, and the run has {tokens}: errors of another "
                 f"length say nothing. Analyse with --tokens {budgets.tokens}."
             )
+        if budgets.group != answer.group:
+            raise InputError(
+                f"These budgets are for groups of {budgets.group} heads that read the same keys, and the run looked at groups of "
+                f"{answer.group}: analyse with --keys-by {'group' if budgets.group > 1 else 'head'}."
+            )
         return answer.predict(budgets.entries)
 
     def _answer(self) -> Answer:
@@ -203,15 +208,17 @@ class Run(Drawn):
         least = options.same if policy == "same" else options.cheapest
         if aim in ("keys", "total"):
             visible = float(answer.seen.mean(2).sum())
-            room = _share(value) * visible if aim == "keys" else value
+            room = _share(value) * visible if aim == "keys" else value / answer.group
             found = least(keys=room)
         else:
             found = least(error=math.log1p(value) if aim == "perplexity" else value)
         return self._chosen(found, policy)
 
     def _chosen(self, found: Chosen, policy: str) -> Budgets:
-        words = f"least for the model's answer, {FOR_ANSWER[policy]}"
-        return self._budgets(found.entries, words, predicted=found.predicted, space=SPACE_WORDS)
+        words, group = f"least for the model's answer, {FOR_ANSWER[policy]}", self._answer().group
+        if group > 1:
+            words = f"least for the model's answer, {group} heads of a group reading the same keys"
+        return self._budgets(found.entries, words, predicted=found.predicted, space=SPACE_WORDS, group=group)
 
     def _budgets(self, entries: Sequence[HeadBudget], policy: str, **more: Any) -> Budgets:
         facts, (layers, heads) = self.facts, self.shape
@@ -293,7 +300,8 @@ class Run(Drawn):
         if run.facts.answer is None:
             return run
         answer = Answer.load(path.with_name(ANSWER))
-        if answer.seen.shape[:2] != run.shape or answer.unit != run.facts.answer:
+        layers, groups = answer.seen.shape[:2]
+        if (layers, groups * answer.group) != run.shape or answer.unit != run.facts.answer:
             raise InputError(f"{path.with_name(ANSWER)} is not of the run beside it: analyse again.")
         return replace(run, answer=answer)
 

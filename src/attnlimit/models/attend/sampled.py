@@ -143,7 +143,7 @@ def sampled_output(
     rest = [head for head in range(heads) if head not in full + following + few]
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
     union = None
-    if attended is not None and not few and keys <= DENSE_KEYS:
+    if attended is not None and call.groups > 1 and not few and keys <= DENSE_KEYS:
         shape = (size, call.key.shape[1], length, keys)
         union = torch.zeros(shape, dtype=torch.bool, device=call.query.device)
     if full:
@@ -170,7 +170,9 @@ def sampled_output(
             if union is not None and read is not None:
                 for place, head in enumerate(some):
                     union[:, head // call.groups, rows] |= read[:, place]
-    if attended is not None:
+    if attended is not None and call.groups == 1:
+        attended.group[call.layer] = attended.keys[call.layer]
+    elif attended is not None:
         attended.group[call.layer] += torch.nan if union is None else _read_by_group(call, union)
     return out
 

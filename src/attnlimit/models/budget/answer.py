@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -55,6 +56,10 @@ class Answer:
     """Keys that a query sees; 0 where there is no head."""
     passage: Int[Tensor, " queries"]
     """The text that each query is of."""
+    trials: Float[Tensor, "trials 2"] = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.float64))
+    """Errors of the answer that were predicted, and what became of them, from large to small."""
+    group: int = 1
+    """Heads that keep and draw together; with more than one, `heads` counts groups."""
 
     def __post_init__(self) -> None:
         level = self.squares * (self.share / (1 - self.share)).to(self.squares)
@@ -97,9 +102,10 @@ class Answer:
 
     # --- budgets ----------------------------------------------------------------------------------
 
-    def options(self, by_query: bool = True) -> Options:
-        """What each head may do, with its error and its keys."""
-        most = int(self.rest.max())
+    def options(self, by_query: bool = True, drawn: bool = True) -> Options:
+        """What each head may do, with its error and its keys: follow its queries (a group of heads cannot), draw keys,
+        keep some, read all."""
+        most, by_query = int(self.rest.max()), by_query and drawn and self.group == 1
         sizes = sorted({round(FEWEST * 2 ** (k / 3)) for k in range(3 * 40) if FEWEST * 2 ** (k / 3) < most})
         # full attention comes first: it is what an n that happens to read all keys of these queries stands for
         found = [(HeadBudget(0, 0, n=None), (torch.zeros_like(self.seen), self.seen))]
@@ -109,7 +115,7 @@ class Answer:
                 self.of_head(place, n),
             )
             for place, kept in enumerate(SPACE)
-            for n in (0, *(sizes or [FEWEST]))
+            for n in (0, *((sizes or [FEWEST]) if drawn else ()))
         ]
         # keys drawn per unit of spread, in units of each head's own: all keys at its widest query
         unit = most / self.spread.amax((2, 3)).double().clamp_min(1e-30)
@@ -121,21 +127,22 @@ class Answer:
         return Options(kinds, unit, errors, keys, self)
 
     def terms(self, entries: Sequence[HeadBudget]) -> tuple[Tensor, Tensor]:
-        """Errors and keys by layer, head and query, of one budget a head; `entries` by layer, then head."""
+        """Errors and keys by layer, head (or group) and query, of one budget a head; `entries` by layer, then head."""
         errors, keys = torch.zeros_like(self.seen), self.seen.clone()
         for one in entries:
-            if one.n is None or not bool((self.seen[one.layer, one.head] > 0).any()):
+            layer, head = one.layer, one.head // self.group
+            if one.n is None or one.head % self.group or not bool((self.seen[layer, head] > 0).any()):
                 continue
-            here, place = self.only(one.layer, one.head), _place(one)
+            here, place = self.only(layer, head), _place(one)
             pair = here.of_head(place, one.n) if one.by_query is None else here.of_query(one.by_query)
-            errors[one.layer, one.head], keys[one.layer, one.head] = pair[0][0, 0], pair[1][0, 0]
+            errors[layer, head], keys[layer, head] = pair[0][0, 0], pair[1][0, 0]
         return errors, keys
 
     def only(self, layer: int, head: int) -> Answer:
         """One head of it."""
         here = (slice(layer, layer + 1), slice(head, head + 1))
-        parts = (self.rest[here], self.spread[here], self.seen[here])
-        return Answer(self.unit, self.squares[here], self.share, self.alone[here], *parts, self.passage)
+        parts = {name: getattr(self, name)[here] for name in ("squares", "alone", "rest", "spread", "seen")}
+        return replace(self, **parts)
 
     def predict(self, entries: Sequence[HeadBudget]) -> Predicted:
         """The answer's error under these budgets, which were not chosen on these very queries, with its interval."""
@@ -158,7 +165,17 @@ class Answer:
         tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
         low, high = totals.quantile(tail).tolist()
         value = float(by_query.mean())
-        return Predicted(value, min(low, value), max(high, value), self.unit)
+        factor = self.factor(value)
+        return Predicted(factor * value, factor * min(low, value), factor * max(high, value), self.unit)
+
+    def factor(self, error: float) -> float:
+        """What errors of this size turned out to be, over the sum of the heads' terms: between the trials on logarithms,
+        beyond them as at the last."""
+        if not len(self.trials) or error <= 0:
+            return 1.0
+        predicted, found = self.trials.clamp_min(1e-12).log().flip(0).T.tolist()
+        ratio = [b - a for a, b in zip(predicted, found, strict=True)]
+        return math.exp(np.interp(math.log(error), predicted, ratio))
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -166,7 +183,7 @@ class Answer:
         from safetensors.torch import save_file
 
         tensors = {name: getattr(self, name).contiguous() for name in ARRAYS}
-        save_file(tensors, str(path), metadata={"unit": self.unit})
+        save_file(tensors, str(path), metadata={"unit": self.unit, "group": str(self.group)})
 
     @classmethod
     def load(cls, path: Path) -> Answer:
@@ -176,7 +193,7 @@ class Answer:
         try:
             with safe_open(str(path), "pt") as file:
                 found = {name: file.get_tensor(name) for name in ARRAYS}
-                unit = (file.metadata() or {}).get("unit", "")
+                known = file.metadata() or {}
         except (OSError, SafetensorError) as problem:
             raise InputError(
                 f"{path} cannot be read, so nothing is known of the model's answer: analyse again."
@@ -184,14 +201,15 @@ class Answer:
         places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
         shapes = {
             "squares": (*places, sets, sizes), "alone": (*places, sets), "rest": (*places, sets), "spread": (*places, sets),
-            "passage": places[-1:],
+            "passage": places[-1:], "trials": (len(found["trials"]), 2),
         }  # fmt: skip
-        if any(tuple(found[name].shape) != shape for name, shape in shapes.items()):
+        group = known.get("group", "")
+        if not group.isdecimal() or any(tuple(found[name].shape) != shape for name, shape in shapes.items()):
             raise InputError(f"{path} is of another version, or was edited: analyse again.")
-        return cls(unit, **found)
+        return cls(known.get("unit", ""), **found, group=int(group))
 
 
-ARRAYS = ("squares", "share", "alone", "rest", "spread", "seen", "passage")
+ARRAYS = ("squares", "share", "alone", "rest", "spread", "seen", "passage", "trials")
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,8 +246,9 @@ class Options:
             if (
                 error is not None
             ):  # by others as by the queries themselves: few of them may say nothing of one another
-                enough = float(mean_error.gather(-1, best).sum()) <= error
-                enough = enough and self._total(self._judged(middle, parts)) <= error
+                own = float(mean_error.gather(-1, best).sum())
+                worst = max(own, self._total(self._judged(middle, parts)))
+                enough = worst * self.answer.factor(worst) <= error
             else:
                 enough = float(mean_keys.gather(-1, best).sum()) > (keys or 0)
             low, high = (middle, high) if enough else (low, middle)
@@ -265,13 +284,19 @@ class Options:
         self, places: Int[Tensor, "layers heads"], judged: Float[Tensor, "layers heads queries"]
     ) -> Chosen:
         read = self._means()[1].gather(-1, places[..., None])[..., 0]
-        added, rows = judged.double().mean(2), enumerate(places.tolist())
+        predicted, group = self.answer.interval(judged.double().sum((0, 1))), self.answer.group
+        added = judged.double().mean(2)
+        added *= predicted.value / max(float(added.sum()), 1e-300) / group
         entries = [
-            self._budget(place, layer, head, float(read[layer, head]), float(added[layer, head]))
-            for layer, row in rows
-            for head, place in enumerate(row)
+            replace(
+                self._budget(place, layer, of, float(read[layer, of]), float(added[layer, of])),
+                head=of * group + k,
+            )
+            for layer, row in enumerate(places.tolist())
+            for of, place in enumerate(row)
+            for k in range(group)
         ]
-        return Chosen(tuple(entries), self.answer.interval(judged.double().sum((0, 1))))
+        return Chosen(tuple(entries), predicted)
 
     @staticmethod
     def _total(judged: Float[Tensor, "layers heads queries"]) -> float:

@@ -24,7 +24,7 @@ from attnlimit.models.analyse.run import Facts, Run
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Predicted
 from attnlimit.models.judge.intervals import Uncertain, crossed_means, uncertain
-from attnlimit.models.judge.methods import METHODS, OURS, Ground, Plan
+from attnlimit.models.judge.methods import METHODS, OURS, Ground, Plan, methods
 from attnlimit.models.judge.trial import checked_seeds
 from attnlimit.models.see.gradient import CHANGE, answer_error, model_answer
 from attnlimit.models.see.load import Loaded
@@ -47,7 +47,7 @@ class Point:
     asked: PositiveFloat
     """Share of keys that it was to read."""
     read: PositiveFloat
-    """Share that it read."""
+    """Share that it read: by query head, or by key head where ours shares keys in groups."""
     by_key_head: PositiveFloat | None
     """Share that key heads give, all query heads of a group together; None: the texts are too long to count it."""
     changes: tuple[tuple[NonNegativeFloat, ...], ...]
@@ -131,6 +131,7 @@ class Comparison(Drawn):
         return (
             f"{self.unit}, mean over {counted(self.windows, 'window')} of {self.tokens:,} tokens that the analysis did not "
             f"read and {counted(len(self.seeds), 'seed')}; {self.sure}"
+            + ("; keys counted by key head" if OURS[2] in self.methods else "")
         )
 
     def rows(self) -> list[tuple[str, Point, Uncertain]]:
@@ -178,7 +179,8 @@ def compare(
     run.budgets(keys=shares[-1], split="answer").check_fits(loaded.model)
     found = held_out(loaded, run, texts, as_count(windows, "windows"))
     ground = Ground(loaded, run, found[0])
-    asked = [(name, share) for name in METHODS for share in shares]
+    grouped = run.answer is not None and run.answer.group > 1
+    asked = [(name, share) for name in methods(grouped) for share in shares]
     steps = Steps(progress, len(asked) * (1 + len(found) * len(seeds)))
     plans = []
     for name, share in asked:
@@ -191,7 +193,7 @@ def compare(
         Point(
             name,
             share,
-            read / seen,
+            (group if grouped and group == group else read) / seen,
             group / seen if group == group else None,
             tuple(map(tuple, changes)),
             plan.budgets.predicted,

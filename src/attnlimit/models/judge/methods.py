@@ -153,10 +153,11 @@ def heads_errors(ground: Ground, share: float) -> Plan:
     return Plan(best or run.budgets(keys=share, split="output"))
 
 
-OURS = ("by head and query", "by head")
+OURS = ("by head and query", "by head", "by key head")
 METHODS: dict[str, Callable[[Ground, float], Plan]] = {
     OURS[0]: lambda ground, share: Plan(ground.run.budgets(keys=share)),
     OURS[1]: lambda ground, share: Plan(ground.run.budgets(keys=share, policy="head")),
+    OURS[2]: lambda ground, share: Plan(ground.run.budgets(keys=share)),
     "one design": lambda ground, share: Plan(ground.run.budgets(keys=share, policy="same")),
     "split by heads' errors": heads_errors,
     "vAttention's rule": denominator,
@@ -164,3 +165,8 @@ METHODS: dict[str, Callable[[Ground, float], Plan]] = {
     "sinks + window": window,
 }
 """From a share of keys to what reads it."""
+
+
+def methods(grouped: bool) -> tuple[str, ...]:
+    """Those to compare: of ours, the ones whose heads read their own keys, or those whose groups of heads share them."""
+    return tuple(name for name in METHODS if name not in OURS or (name == OURS[2]) == grouped)

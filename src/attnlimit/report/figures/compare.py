@@ -11,8 +11,8 @@ from attnlimit.models.see.gradient import CHANGE
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, axes, bars, dots
 
-COLOURS = dict(zip(METHODS, (BLUE, SKY, GREEN, ORANGE, PURPLE, RED, "0.45"), strict=True))
-MARKERS = dict(zip(METHODS, "osD^vPX", strict=True))
+COLOURS = dict(zip(METHODS, (BLUE, SKY, BLUE, GREEN, ORANGE, PURPLE, RED, "0.45"), strict=True))
+MARKERS = dict(zip(METHODS, "osoD^vPX", strict=True))
 GAP = 0.06
 """Between names, of the height of the axes."""
 

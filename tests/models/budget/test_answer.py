@@ -188,7 +188,7 @@ class TestOptions:
             assert [(one.layer, one.head) for one in chosen.entries] == [(0, 0), (0, 1), (1, 0), (1, 1)]
             for one in chosen.entries:
                 assert one.visible_keys == pytest.approx(float(answer.seen[0, 0].mean()))
-            places = options._best(math.log(1e-4), *options._means())[..., 0]
+            places = options._best(math.log(1e-4), *options._means)[..., 0]
             as_chosen = options._chosen(places, options.error.gather(-1, _at(places, QUERIES))[..., 0])
             errors, keys = answer.terms(as_chosen.entries)
             assert total(as_chosen)[0] == pytest.approx(float(errors.mean(2).sum()), rel=1e-4)
@@ -198,7 +198,7 @@ class TestOptions:
         """Cross-fitting by hand: 6 queries are 6 parts, at the price that was found."""
         options = answer.options()
         for price in (1e-6, 1e-5, 1e-4):
-            judged = options._judged(math.log(price), options._parts())
+            judged = options._judged(math.log(price))
             differ = 0
             for layer, number, query in product(range(2), range(2), range(QUERIES)):
                 others = [k for k in range(QUERIES) if k != query]
@@ -275,7 +275,7 @@ class TestOptions:
         squares[:, :, 1:] *= 0
         blind = Answer("nats", squares, *(getattr(answer, name) for name in module.ARRAYS[1:]))
         options = blind.options()
-        assert options._total(options._judged(math.log(1e-30), options._parts())) > 5e-4
+        assert options._total(options._judged(math.log(1e-30))) > 5e-4
         for most in (5e-4, 1e-9):
             chosen = options.cheapest(error=most)
             assert all(one.n is None for one in chosen.entries)

@@ -113,27 +113,28 @@ class Answering:
         kept = answer.options(drawn=False).cheapest(error=TRIED[0]).entries
         apart = float(answer.terms(kept)[0].sum((0, 1)).mean())
         if apart > 0:
-            answer = replace(answer, alone=answer.alone * max(1.0, self._lost(kept, answer.group) / apart))
+            (together,) = self._lost([kept], answer.group)
+            answer = replace(answer, alone=answer.alone * max(1.0, together / apart))
         options = answer.options()
-        trials = []
-        for level in TRIED:
-            chosen = options.cheapest(error=level)
-            if chosen.predicted.value > 0:
-                trials.append((chosen.predicted.value, self._lost(chosen.entries, answer.group)))
+        chosen = [
+            one for one in (options.cheapest(error=level) for level in TRIED) if one.predicted.value > 0
+        ]
+        found = self._lost([one.entries for one in chosen], answer.group)
+        trials = [(one.predicted.value, lost) for one, lost in zip(chosen, found, strict=True)]
         return replace(answer, trials=torch.tensor(trials, dtype=torch.float64).view(-1, 2))
 
-    def _lost(self, entries: Sequence[HeadBudget], group: int) -> float:
-        """What these budgets do to the answer."""
-        layers, heads = (1 + max(getattr(one, name) for one in entries) for name in ("layer", "head"))
-        budgets = Budgets("", layers, heads, tuple(entries), group=group)
-        some = self.windows[:TRIED_ON].to(self.loaded.model.device)
-        total = 0.0
+    @torch.no_grad()
+    def _lost(self, tried: Sequence[Sequence[HeadBudget]], group: int) -> list[float]:
+        """What budgets do to the answer, mean over some passages."""
+        layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
+        budgets = [Budgets("", layers, heads * group, tuple(one), group=group) for one in tried]
+        some, totals = self.windows[:TRIED_ON].to(self.loaded.model.device), [0.0] * len(tried)
         for ids in some.split(1):
-            with torch.no_grad():
-                full = model_answer(self.loaded, ids)
-                with sampled_attention(self.loaded.model, budgets, generator=self.generator):
-                    total += answer_error(full, model_answer(self.loaded, ids))
-        return total / len(some)
+            full = model_answer(self.loaded, ids)
+            for place, one in enumerate(budgets):
+                with sampled_attention(self.loaded.model, one, generator=self.generator):
+                    totals[place] += answer_error(full, model_answer(self.loaded, ids)) / len(some)
+        return totals
 
 
 def correlations(

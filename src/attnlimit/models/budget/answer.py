@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ SPACE_WORDS = (
     f"own token, 4 sinks, window of 0, 16 or 64, top {TOPS[0]} to {TOPS[-1]}, drawn keys by head or by query"
 )
 FOLLOWING = HeadBudget(0, 0, Sampling(draw=Different(), kept=BASE, weight="rest"), FEWEST, by_query=1.0)
-PRICES = 60
+PRICES = 44
 PARTS = 8
 RESAMPLES = 2000
 
@@ -237,7 +238,7 @@ class Options:
         """The fewest keys with at most this error of all heads together, or the least error with at most these keys.
 
         An error that no price is sure of takes full attention."""
-        parts, (mean_error, mean_keys) = self._parts(), self._means()
+        mean_error, mean_keys = self._means
         low, high = math.log(1e-30), math.log(1e10)
         found: float | None = None
         for _ in range(PRICES):  # a higher price takes fewer keys and makes a larger error
@@ -247,7 +248,7 @@ class Options:
                 error is not None
             ):  # by others as by the queries themselves: few of them may say nothing of one another
                 own = float(mean_error.gather(-1, best).sum())
-                worst = max(own, self._total(self._judged(middle, parts)))
+                worst = max(own, self._total(self._judged(middle)))
                 enough = worst * self.answer.factor(worst) <= error
             else:
                 enough = float(mean_keys.gather(-1, best).sum()) > (keys or 0)
@@ -264,12 +265,12 @@ class Options:
                 f"A total of {keys or 0:,.0f} keys is too small: all heads together read at least {least:,.0f}, what they "
                 "keep and draw at the least. Give more."
             )
-        best, judged = self._best(found, mean_error, mean_keys), self._judged(found, parts)
+        best, judged = self._best(found, mean_error, mean_keys), self._judged(found)
         return self._chosen(best[..., 0], judged)
 
     def same(self, *, error: float | None = None, keys: float | None = None) -> Chosen:
         """The same for one option that all heads take, by head alone."""
-        errors, reads = (part.sum((0, 1)) for part in self._means())
+        errors, reads = (part.sum((0, 1)) for part in self._means)
         fits, cost = (reads <= (keys or 0.0), errors) if error is None else (errors <= error, reads)
         fits = fits & torch.tensor([one.by_query is None for one in self.budgets])
         if not bool(fits.any()):
@@ -283,7 +284,7 @@ class Options:
     def _chosen(
         self, places: Int[Tensor, "layers heads"], judged: Float[Tensor, "layers heads queries"]
     ) -> Chosen:
-        read = self._means()[1].gather(-1, places[..., None])[..., 0]
+        read = self._means[1].gather(-1, places[..., None])[..., 0]
         predicted, group = self.answer.interval(judged.double().sum((0, 1))), self.answer.group
         added = judged.double().mean(2)
         added *= predicted.value / max(float(added.sum()), 1e-300) / group
@@ -302,23 +303,27 @@ class Options:
     def _total(judged: Float[Tensor, "layers heads queries"]) -> float:
         return float(judged.double().sum((0, 1)).mean())
 
+    @cached_property
     def _means(self) -> tuple[Tensor, Tensor]:
         return self.error.mean(2, dtype=torch.float64), self.keys.mean(2, dtype=torch.float64)
 
+    @cached_property
     def _parts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of each part of the queries: its places, and the means of error and keys over the others."""
         groups = torch.arange(self.error.shape[2]) % PARTS
         masks = [groups == one for one in groups.unique()]
         if len(masks) == 1:
-            return [(masks[0], *self._means())]
-        return [(mask, self.error[:, :, ~mask].mean(2), self.keys[:, :, ~mask].mean(2)) for mask in masks]
+            return [(masks[0], *self._means)]
 
-    def _judged(
-        self, price: float, parts: list[tuple[Tensor, Tensor, Tensor]]
-    ) -> Float[Tensor, "layers heads queries"]:
+        def others(part: Tensor, mask: Tensor) -> Tensor:
+            return part[:, :, ~mask].mean(2, dtype=torch.float64)
+
+        return [(mask, others(self.error, mask), others(self.keys, mask)) for mask in masks]
+
+    def _judged(self, price: float) -> Float[Tensor, "layers heads queries"]:
         """Errors of queries with what the other parts choose."""
         found = torch.zeros(self.error.shape[:-1])
-        for mask, error, keys in parts:
+        for mask, error, keys in self._parts:
             best = self._best(price, error, keys)
             picked = best[:, :, None].expand(-1, -1, int(mask.sum()), -1)
             found[:, :, mask] = self.error[:, :, mask].gather(-1, picked)[..., 0]
@@ -326,7 +331,7 @@ class Options:
 
     @staticmethod
     def _best(price: float, error: Tensor, keys: Tensor) -> Int[Tensor, "layers heads 1"]:
-        return (error.double() + math.exp(price) * keys.double()).argmin(-1, keepdim=True)
+        return torch.add(error, keys, alpha=math.exp(price)).argmin(-1, keepdim=True)
 
     def _budget(self, place: int, layer: int, head: int, keys: float, answer: float) -> HeadBudget:
         one = self.budgets[place]

@@ -11,7 +11,17 @@ from attnlimit.errors import InputError
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import Uncertain
 from attnlimit.models.judge.splits import SplitComparison
-from attnlimit.report.figures.style import BLACK, COLOURS, axes, bars, dots, panels, shades, small_print
+from attnlimit.report.figures.style import (
+    BLACK,
+    COLOURS,
+    axes,
+    bars,
+    dots,
+    finish,
+    panels,
+    shades,
+    small_print,
+)
 
 MARKERS = "osD^vP"
 SIDE = 1.01
@@ -85,9 +95,11 @@ def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
         middle = np.sqrt(np.square(errors).mean(0))
         span = np.stack([middle - errors.min(0), errors.max(0) - middle])
         dots(ax, range(1, len(middle) + 1), middle, span, "o-", shade, f"{keys} keys")
-    ax.set(xlabel="layer", ylabel="relative rms error of its hidden states", ylim=(0, None))
-    ax.set_title(f"Layers: {name}", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=8, title="bars: range over seeds", title_fontsize=7)
+    y, names = (
+        "relative rms error of its hidden states",
+        {"title": "bars: range over seeds", "title_fontsize": 7},
+    )
+    finish(ax, "layer", y, f"Layers: {name}", legend=names, ylim=(0, None))
 
 
 def _line(ax: Axes, x: Sequence[float], values: Sequence[Uncertain], label: str, k: int) -> None:

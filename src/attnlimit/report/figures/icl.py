@@ -17,7 +17,7 @@ from attnlimit.icl.solutions import endpoint
 from attnlimit.icl.tasks import LinearRegression
 from attnlimit.icl.training import LEVEL, Comparison, Training, over_seeds
 from attnlimit.icl.transfer import Transfer
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes, dots, panels, style
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes, dots, finish, panels, style
 
 
 @figure.register(WeightPath)
@@ -35,9 +35,7 @@ def flow_figure(path: WeightPath) -> Figure:
     if path.drift is not None:
         words = f"largest drift of ‖U‖² − ‖V‖²: {path.drift:.0e}"
         ax.axhline(max(path.drift, 1e-16), color=BLACK, linewidth=0.8, label=words)
-    ax.set(xscale="log", yscale="log", xlabel="training time (step size × steps)", ylabel="value")
-    ax.set_title(f"{path.task!r}, {path.form}", loc="left", fontsize="medium")
-    ax.legend(frameon=False, fontsize=9)
+    finish(ax, "training time (step size × steps)", "value", f"{path.task!r}, {path.form}", log="xy")
     return drawn
 
 
@@ -58,9 +56,7 @@ def transfer_figure(found: Transfer) -> Figure:
     if found.needed is not None:
         words = f"within {100 * found.rel_error:g} % from L = {found.needed:,} on"
         ax.axvline(found.needed, color=BLACK, linewidth=0.9, linestyle="--", label=words)
-    ax.set(xscale="log", yscale="log", xlabel="prompt length L (tokens)", ylabel="risk")
-    ax.set_title(repr(found.task), loc="left", fontsize="medium")
-    drawn.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    finish(ax, "prompt length L (tokens)", "risk", repr(found.task), log="xy")
     return drawn
 
 

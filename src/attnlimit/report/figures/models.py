@@ -20,6 +20,7 @@ from attnlimit.report.figures.style import (
     bars,
     dots,
     exponent_lines,
+    finish,
     panels,
     shades,
     small_print,
@@ -43,16 +44,14 @@ def model_heads_figure(
     figure, (left, right) = panels(2, 11.0, 4.8)
     layers = sorted({one.layer for one in known})
     colours = dict(zip(layers, shades(len(layers)), strict=True))
-    _slopes(left, known, colours, other)
+    _slopes(left, known, colours, other, title)
     _curves(right, known, colours)
-    left.set_title(title, fontsize=10, loc="left")
-    right.set_title("Heads from low to high horizon", fontsize=10, loc="left")
     small_print(figure, note)
     return figure
 
 
 def _slopes(
-    ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any], other: Sequence[HeadSlope]
+    ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any], other: Sequence[HeadSlope], title: str
 ) -> None:
     most = min(WIDEST, 1.1 * max(one.horizon for one in heads))
     for layer, colour in colours.items():
@@ -70,8 +69,8 @@ def _slopes(
     beyond = sum(one.horizon > most for one in heads)
     more = f" ({beyond} beyond, at the edge)" if beyond else ""
     top = max(one.exponent for one in (*heads, *other) if one.exponent is not None)
-    ax.set(xlabel=f"horizon H{more}", ylabel="fitted exponent of n, 95 % intervals", ylim=(0, 1.45 * top))
-    ax.legend(frameon=False, fontsize=7, ncols=2, loc="upper right")
+    y, where = "fitted exponent of n, 95 % intervals", {"fontsize": 7, "ncols": 2, "loc": "upper right"}
+    finish(ax, f"horizon H{more}", y, title, legend=where, ylim=(0, 1.45 * top))
 
 
 def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> None:
@@ -88,13 +87,14 @@ def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> No
         colour = colours[one.layer]
         dots(ax, sizes, one.measured.error, one.half_width, marker, colour, words, capsize=2)
         ax.plot(sizes, one.closed.error, "-", color=colour, linewidth=1)
-    ax.set(xscale="log", yscale="log", xlabel="keys n", ylabel="rms error / rms of the head's output")
+    y, title = "rms error / rms of the head's output", "Heads from low to high horizon"
+    names = {"fontsize": 7, "title": "points: Monte Carlo, lines: closed form", "title_fontsize": 7}
+    finish(ax, "keys n", y, title, log="xy", legend=names)
     ax.set_xticks(list(sizes), [str(size) for size in sizes], fontsize=8)
     ax.xaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.legend(frameon=False, fontsize=7, title="points: Monte Carlo, lines: closed form", title_fontsize=7)
 
 
 PICTURES = 3
@@ -135,11 +135,5 @@ def _coverage(ax: Axes, cloud: Covered) -> None:
     fine = np.geomspace(n[0], n[-1], 100)
     predicted = (cloud.points - fine) / (fine * (cloud.points - 1))
     ax.plot(fine, predicted, "-", color=BLACK, linewidth=1, label="predicted: (N − n)/(n(N − 1))")
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="tokens n of the subsample",
-        ylabel="over the mean distance of two tokens",
-    )
-    ax.set_title(f"Coverage, {len(cloud.squares)} draws, 95 % intervals", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=8)
+    x, y = "tokens n of the subsample", "over the mean distance of two tokens"
+    finish(ax, x, y, f"Coverage, {len(cloud.squares)} draws, 95 % intervals", log="xy")

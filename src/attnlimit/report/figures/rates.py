@@ -20,6 +20,7 @@ from attnlimit.report.figures.style import (
     bars,
     dots,
     exponent_lines,
+    finish,
     panels,
     shades,
 )
@@ -48,11 +49,9 @@ def _along_n(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
         n = np.array(one.rms.n, dtype=float)
         ax.plot(n, one.rms.local_slopes(), color=shade, label=f"H = {H:g}")
         ax.hlines(float(exponents(H).rms), n[-1], 20 * n[-1], color=shade, linestyle="--")
-    ax.set(
-        xscale="log", ylim=(0, 0.55), xlabel="tokens n", ylabel="local exponent of the rms error at n, exact"
-    )
-    ax.set_title("At finite n; dashes: n → ∞", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    below = {"ncols": 4, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    y, title = "local exponent of the rms error at n, exact", "At finite n; dashes: n → ∞"
+    finish(ax, "tokens n", y, title, log="x", legend=below, ylim=(0, 0.55))
 
 
 def _against_horizon(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
@@ -65,9 +64,7 @@ def _against_horizon(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> N
         local = [float(getattr(one, name).local_slopes()[-1]) for _, one in curves]
         ax.plot(H, local, marker, color=colour, label=f"{words}, exact at {last}")
     exponent_lines(ax, fine, paper=r"published, $1/(2(1+H^2))$")
-    ax.set(xlabel="horizon H", ylabel="exponent of n", ylim=(0, 0.55))
-    ax.set_title("Against the horizon", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=8)
+    finish(ax, "horizon H", "exponent of n", "Against the horizon", ylim=(0, 0.55))
 
 
 SERIES = {"mean": (BLUE, "o"), "covariance": (ORANGE, "s")}
@@ -99,11 +96,8 @@ def fitted(found: Sequence[CurveResult]) -> list[FittedCurve]:
 def _moments(first: Moments, name: str, points: Sequence[Point[Moments]]) -> list[StudyFigure]:
     curves = fitted([curve for one in points for curve in one.result.curves])
     words = "Errors of the outputs' mean and covariance with 95 % intervals, and exponents fitted to them."
-    return (
-        [StudyFigure("slopes", "How fast the moments converge", words, slopes_figure(curves))]
-        if curves
-        else []
-    )
+    title = "How fast the moments converge"
+    return [StudyFigure("slopes", title, words, slopes_figure(curves))] if curves else []
 
 
 def slopes_figure(curves: Sequence[FittedCurve], *, bounded: bool = False) -> Figure:
@@ -122,14 +116,12 @@ def _curves(ax: Axes, curves: Sequence[FittedCurve], name: str) -> None:
     for one, shade in zip(chosen, shades(len(chosen), 0.9), strict=True):
         n, rms, noise = np.array(one.curve.n, dtype=float), one.curve.error, one.curve.standard_error
         half = None if noise is None else 1.96 * noise
-        label = f"H = {one.horizon:.3g}"
-        ax.errorbar(n, rms, yerr=half, fmt="o", markersize=3, capsize=2, color=shade, label=label)
+        dots(ax, n, rms, half, "o", shade, f"H = {one.horizon:.3g}", markersize=3, capsize=2)
         ax.plot(n, one.fit.predict(one.curve.n), color=shade, linewidth=1)
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel=f"rms error of the outputs' {name}")
-    ax.set_title(f"{name}, with fitted powers", fontsize=10, loc="left")
+    y, title = f"rms error of the outputs' {name}", f"{name}, with fitted powers"
+    finish(ax, "tokens n", y, title, log="xy", legend={"ncols": 2, "loc": "lower left"})
     ax.xaxis.set_minor_formatter("")
     ax.set_ylim(bottom=ax.get_ylim()[0] / 3)  # room for the names
-    ax.legend(frameon=False, fontsize=7.5, ncols=2, loc="lower left")
 
 
 def _slopes(ax: Axes, by: Mapping[str, Sequence[FittedCurve]], bounded: bool) -> None:
@@ -138,16 +130,16 @@ def _slopes(ax: Axes, by: Mapping[str, Sequence[FittedCurve]], bounded: bool) ->
         colour, marker = SERIES[name]
         H = [one.horizon for one in curves]
         slope = np.array([one.fit.exponent for one in curves])
-        reach, label = bars(slope, [one.fit.interval for one in curves]), f"{name}, fitted"
-        ax.errorbar(H, slope, yerr=reach, fmt=marker, color=colour, markersize=4, capsize=3, label=label)
+        dots(
+            ax, H, slope, bars(slope, [one.fit.interval for one in curves]), marker, colour, f"{name}, fitted"
+        )
         largest = max(largest, *H)
     ours = {} if bounded else {"mean": "error of the map, n → ∞ (ours)"}
     exponent_lines(ax, np.linspace(0.0, 1.05 * largest, 200), paper="published, $1/(2(1+H^2))$", **ours)
     if bounded:
         ax.axhline(0.5, linestyle="--", color=BLACK, linewidth=1, label="bounded tokens, n → ∞")
-    ax.set(xlabel="horizon H", ylabel="exponent of n, 95 % intervals", ylim=(0, 0.62))
-    ax.set_title("Against the horizon", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=7.5, loc="lower left")
+    y, where = "exponent of n, 95 % intervals", {"loc": "lower left"}
+    finish(ax, "horizon H", y, "Against the horizon", legend=where, ylim=(0, 0.62))
 
 
 @dataclass(frozen=True)
@@ -184,10 +176,8 @@ def uniform_constant_figure(rows: Sequence[UniformConstant], confidence: float) 
     dots(ax, R**2, C, 1.96 * error, "o", BLUE, label, markersize=5)
     ax.plot(R**2, edge, "-", color=ORANGE, label="central limit theorem at ‖x‖ = R, exact")
     ax.plot(R**2, bound, "--", color=GREEN, label=f"proved, with probability {confidence:g}")
-    ax.set(yscale="log", xlabel="R² (radius of tokens and queries, squared)")
-    ax.set_ylabel("C(R) = √n · largest error over ‖x‖ ≤ R")
-    ax.set_title("A straight line is exponential growth in R²", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=9)
+    x, y = "R² (radius of tokens and queries, squared)", "C(R) = √n · largest error over ‖x‖ ≤ R"
+    finish(ax, x, y, "A straight line is exponential growth in R²", log="y")
     return figure
 
 
@@ -208,23 +198,18 @@ def moment_constant_figure(rows: Sequence[MomentConstant], rate: float) -> Figur
             curve = C[0] * np.exp(rate * (fine**2 - R[0] ** 2))
             ax.plot(fine, curve, ":", color=BLACK, label="the uniform constant's growth")
             ax.set_ylim(min(row.C for row in rows) / 3, 30 * bound.max())
-    ax.set(xscale="log", yscale="log", xlabel="R (radius of the tokens)")
+    y = "C'(R) = largest $n^{1/(2(1+H^2))}$ · rms error"
+    finish(ax, "R (radius of the tokens)", y, "A straight line is a power of R", log="xy")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter("{x:g}")
-    ax.set_ylabel("C'(R) = largest $n^{1/(2(1+H^2))}$ · rms error")
-    ax.set_title("A straight line is a power of R", fontsize=10, loc="left")
-    ax.legend(frameon=False, fontsize=9)
     return figure
 
 
 def gradient_concentration_figure(points: Sequence[Concentrated], quantities: Mapping[str, str]) -> Figure:
     """A series of dots for each horizon; dashes are exact outputs."""
-    from matplotlib import colormaps
-
     drawn, found = panels(len(quantities), width=1.0 + 3.7 * len(quantities))
-    shades = colormaps["viridis"](np.linspace(0, 0.9, len(points)))
     for ax, (name, words) in zip(found, quantities.items(), strict=True):
-        for point, shade in zip(points, shades, strict=True):
+        for point, shade in zip(points, shades(len(points), 0.9), strict=True):
             curve, n = point.curves[name], np.array(point.n, dtype=float)
             horizon = "" if point.limit is None else f"H = {point.limit.horizon:.3g}, "
             label = f"{horizon}slope −{point.fits[name].exponent:.2f}"
@@ -232,10 +217,8 @@ def gradient_concentration_figure(points: Sequence[Concentrated], quantities: Ma
             dots(ax, n, curve.rms, half, "o", shade, label, markersize=3, capsize=2)
             if name == "output" and point.exact is not None:
                 ax.plot(n, point.exact.error, "--", color=shade, linewidth=1)
-        ax.set(xscale="log", yscale="log", xlabel="prompt length L")
         title = f"{words}; dashes: exact" if name == "output" else words
-        ax.set_title(title, fontsize=10, loc="left")
-        ax.legend(frameon=False, fontsize=7.5, loc="lower left")
+        finish(ax, "prompt length L", "", title, log="xy", legend={"loc": "lower left"})
     found[0].set_ylabel("rms distance to the infinite prompt, 95 %")
     return drawn
 
@@ -271,8 +254,7 @@ def hardmax_figure(found: Sequence[Distance]) -> Figure:
                 power = 2 / (dim + 1) if one.rule == "best" else 1 / (dim - 1)
                 guide = float(one.rms[-1]) * (n / n[-1]) ** -power
                 ax.plot(n, guide, ":", color=colour, label=f"slope −{power:.3g}")
-        ax.set(xscale="log", yscale="log", xlabel="keys n", ylim=(3e-7, 1.5))
-        ax.set_title(f"unit sphere of $R^{{{dim}}}$", fontsize=10, loc="left")
-        ax.legend(frameon=False, fontsize=7.5, loc="lower left")
+        title, where = f"unit sphere of $R^{{{dim}}}$", {"loc": "lower left"}
+        finish(ax, "keys n", "", title, log="xy", legend=where, ylim=(3e-7, 1.5))
     boxes[0].set_ylabel("rms distance to the hardmax limit, exact (radius 1)")
     return figure

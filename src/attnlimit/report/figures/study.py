@@ -14,9 +14,10 @@ import numpy as np
 from attnlimit.drawing import Figure
 from attnlimit.numerics.words import counted
 from attnlimit.report.figures import register
+from attnlimit.report.figures.curves import draw_curve
 from attnlimit.report.figures.icl import lengths_figure, risk_figure, trajectory_figure
 from attnlimit.report.figures.phase import phase_figure
-from attnlimit.report.figures.style import COLOURS, axes, bars, dots, exponent_lines, shades
+from attnlimit.report.figures.style import COLOURS, axes, bars, dots, exponent_lines, finish, shades
 from attnlimit.studies.kind import Point, Result, plain
 from attnlimit.studies.kinds.icl import Trained, comparisons
 from attnlimit.studies.kinds.phase import Plane
@@ -64,17 +65,10 @@ def curves(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     shown = points[:: max(1, -(-len(points) // MOST_LINES))]
     figure, ax = axes(6.8, 4.6)
     for point, colour in zip(shown, colours(len(shown)), strict=True):
-        curve = point.result.curve
-        n, rms = np.array(curve.n, dtype=float), curve.error.numpy()
-        ax.plot(n, rms, "o-", color=colour, markersize=3, label=point.label)
-        if curve.standard_error is not None:
-            half = 1.96 * np.nan_to_num(curve.standard_error.numpy(), posinf=0.0)
-            low = np.maximum(rms - half, rms * 1e-3)
-            ax.fill_between(n, low, rms + half, color=colour, alpha=0.15, linewidth=0)
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="rms error (unit of the outputs)")
-    ax.set_title(title(name, points, len(shown)), fontsize=10)
-    if len(shown) > 1:
-        ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        draw_curve(ax, point.result.curve, colour, point.label)
+    aside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    y, words = "rms error (unit of the outputs)", title(name, points, len(shown))
+    finish(ax, "tokens n", y, words, log="xy", legend=aside)
     return figure
 
 
@@ -95,10 +89,8 @@ def slopes(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
         dots(ax, [H for _, H, *_ in series], exponent, reach, fmt, COLOURS[k % len(COLOURS)], label)
     axis = np.linspace(0.0, 1.05 * max(H for _, H, *_ in known), 100)
     exponent_lines(ax, axis, paper="published bound, n → ∞", mean="mean error of the map, n → ∞")
-    level = 100 * known[0][2].level
-    ax.set(xlabel="horizon H", ylabel=f"exponent of n, {level:g} % intervals", ylim=(0, None))
-    ax.set_title(title(name, points, len(known)), fontsize=10)
-    ax.legend(frameon=False, fontsize=8)
+    y = f"exponent of n, {100 * known[0][2].level:g} % intervals"
+    finish(ax, "horizon H", y, title(name, points, len(known)), ylim=(0, None))
     return figure
 
 

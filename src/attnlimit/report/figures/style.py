@@ -88,6 +88,16 @@ def dots(
     ax.errorbar(x, y, yerr=reach, fmt=fmt, color=colour, label=label, **look)
 
 
+def finish(
+    ax: Axes, x: str, y: str, title: str = "", *, log: str = "", legend: Any = None, **more: Any
+) -> None:
+    """What the axes are, those in `log` ("x", "y", "xy") logarithmic; a title at the left, and names where there are any."""
+    ax.set(xlabel=x, ylabel=y, **{f"{side}scale": "log" for side in log}, **more)
+    ax.set_title(title, fontsize=10, loc="left")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, **{"fontsize": 8, **(legend or {})})
+
+
 def exponent_lines(ax: Axes, horizons: np.ndarray, **labels: str) -> None:
     """The exponents of n → ∞ with these names in `Rates`, against the horizon."""
     known = [exponents(float(H)) for H in horizons]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,6 +13,7 @@ from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_positive
 from attnlimit.measures import Measure
 
@@ -21,8 +21,10 @@ GRID = 33
 
 
 @dataclass(frozen=True, eq=False)
-class Complexity:
+class Complexity(Recorded):
     """n(ε), the least n with √(E‖Γ_n − Γ‖²) ≤ target."""
+
+    also = ("exceeds",)
 
     n: int | None
     """For the query average, or the largest over the queries given; None where it exceeds 10^12."""
@@ -33,22 +35,16 @@ class Complexity:
     """What a relative error is relative to."""
     method: str
 
+    @property
+    def exceeds(self) -> int | None:
+        """What n is beyond, where it is not known."""
+        return MOST_TOKENS if self.n is None else None
+
     def __repr__(self) -> str:
         return f"Complexity(n = {self}, error ≤ {self.target:.4g}; {self.method})"
 
     def __str__(self) -> str:
         return "more than 10^12" if self.n is None else f"{self.n:,}"
-
-    def to_dict(self) -> dict[str, Any]:
-        per_query = None if self.per_query is None else list(self.per_query)
-        return {
-            "n": self.n,
-            "exceeds": MOST_TOKENS if self.n is None else None,
-            "per_query": per_query,
-            "target": self.target,
-            "scale": self.scale,
-            "method": self.method,
-        }
 
 
 def sample_complexity(

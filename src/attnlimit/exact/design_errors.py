@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,6 +17,7 @@ from attnlimit.designs.neyman import neyman_strata
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import population_rest
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Measure
 
@@ -25,7 +25,7 @@ WITHOUT: Kept = Kept()
 
 
 @dataclass(frozen=True, eq=False)
-class DesignErrors:
+class DesignErrors(Recorded):
     """E‖Γ_n − Γ‖² of designs that read n keys on average, for each query and n."""
 
     n: tuple[int, ...]
@@ -45,11 +45,6 @@ class DesignErrors:
         if self.given is None:
             raise InputError("No design was given to be placed: give sizes=, one number a key.")
         return (self.uniform / self.given).log() / (self.uniform / self.best).log()
-
-    def to_dict(self) -> dict[str, Any]:
-        arrays = {"uniform": self.uniform, "given": self.given, "strata": self.strata, "best": self.best}
-        lists = {name: None if array is None else array.tolist() for name, array in arrays.items()}
-        return {"n": list(self.n), **lists, "method": self.method}
 
 
 def design_errors(

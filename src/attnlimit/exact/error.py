@@ -16,13 +16,14 @@ from attnlimit.designs.sampling import PLAIN
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
 from attnlimit.rates.error_curve import ErrorCurve
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ExactError(Drawn):
+class ExactError(Recorded, Drawn):
     """E‖Γ_n(x) − Γ(x)‖² for each query and n, without Monte Carlo. The mean (not square) error has no such
     formula: use measure_convergence for it."""
 
@@ -59,12 +60,6 @@ class ExactError(Drawn):
         return (
             f"ExactError({self.mean_square.shape[-2]} queries, n = {self.n[0]} … {self.n[-1]}, {self.method})"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        arrays = {
-            name: getattr(self, name).tolist() for name in ("mean_square", "bias_square", "limit_square")
-        }
-        return {"n": list(self.n), **arrays, "method": self.method, "bin_error": self.bin_error}
 
 
 def exact_error(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -13,14 +12,17 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
 from attnlimit.numerics.order import normal_maximum
 
 
 @dataclass(frozen=True, eq=False)
-class HardmaxError:
+class HardmaxError(Recorded):
     """How far hardmax attention with n keys is from its limit V y*(x), for each query and n."""
+
+    also = ("height",)
 
     n: tuple[int, ...]
     mean_square: Float[Tensor, "queries n"]
@@ -45,11 +47,6 @@ class HardmaxError:
 
     def __repr__(self) -> str:
         return f"HardmaxError({len(self.top)} queries, n = {self.n[0]} … {self.n[-1]}, {self.method})"
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("mean_square", "bias_square", "height", "height_gap", "top")
-        arrays = {name: getattr(self, name).tolist() for name in names}
-        return {"n": list(self.n), **arrays, "method": self.method}
 
 
 def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Array) -> HardmaxError:
@@ -83,7 +80,7 @@ def checked(head: Head, law: Measure, n: object, queries: Array) -> tuple[list[i
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianMaximum:
+class GaussianMaximum(Recorded):
     """Mean and variance of the largest of n independent standard normals."""
 
     n: tuple[int, ...]
@@ -93,10 +90,6 @@ class GaussianMaximum:
 
     def __repr__(self) -> str:
         return f"GaussianMaximum(n = {self.n[0]} … {self.n[-1]}, {self.method})"
-
-    def to_dict(self) -> dict[str, Any]:
-        arrays = {"mean": self.mean.tolist(), "variance": self.variance.tolist()}
-        return {"n": list(self.n), **arrays, "method": self.method}
 
 
 def gaussian_maximum(n: int | Sequence[int]) -> GaussianMaximum:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,6 +15,7 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_float, as_points
 from attnlimit.measures import Measure
 
@@ -24,8 +24,10 @@ SCALE = "root mean square distance of the attended values from the mean token, (
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseDiagram(Drawn):
+class PhaseDiagram(Recorded, Drawn):
     """Relative error of n-key attention on a grid of κ, the standard deviation of the scores, and n."""
+
+    also = ("region", "scale_is")
 
     kappa: tuple[float, ...]
     n: tuple[int, ...]
@@ -41,6 +43,10 @@ class PhaseDiagram(Drawn):
     method: str
 
     @property
+    def scale_is(self) -> str:
+        return SCALE
+
+    @property
     def region(self) -> list[list[str]]:
         """The phase of each grid point in words, (kappa, n): "averaging", "few keys" or "not reached"."""
         log_n = [math.log(n) for n in self.n]
@@ -52,12 +58,6 @@ class PhaseDiagram(Drawn):
 
     def __repr__(self) -> str:
         return f"PhaseDiagram({self.law}, {len(self.kappa)} κ × {len(self.n)} n, {self.method})"
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("relative_rms", "scale", "log_n_averaging", "log_n_reached")
-        arrays = {name: getattr(self, name).tolist() for name in names}
-        words = {"region": self.region, "scale_is": SCALE, "law": self.law, "method": self.method}
-        return {"kappa": list(self.kappa), "n": list(self.n), **arrays, **words}
 
 
 def phase_diagram(

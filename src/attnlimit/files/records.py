@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from attnlimit.errors import InputError, MissingExtra
 
@@ -70,6 +70,17 @@ def plain(value: Any) -> Any:
 def record(result: Any) -> dict[str, Any]:
     """The fields of a dataclass, each as JSON knows it."""
     return {field.name: plain(getattr(result, field.name)) for field in fields(result)}
+
+
+class Recorded:
+    """A dataclass with a record."""
+
+    also: ClassVar[tuple[str, ...]] = ()
+    """Properties that are in it beside the fields."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, and what follows from them, as JSON knows them."""
+        return record(self) | {name: plain(getattr(self, name)) for name in self.also}
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
-from attnlimit.files.records import plain, record
+from attnlimit.files.records import Recorded
 from attnlimit.icl.infinite import (
     Block,
     Problem,
@@ -45,8 +45,10 @@ class Diverged(AttnlimitError, ArithmeticError):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WeightPath(Drawn):
+class WeightPath(Recorded, Drawn):
     """Weights, risk and gradient norm at each time (flow) or after each step size × steps (descent)."""
+
+    also = ("conserved", "drift")
 
     task: InContextTask
     times: Float[Tensor, " T"]
@@ -97,9 +99,6 @@ class WeightPath(Drawn):
             f"WeightPath({self.form}, t = 0 … {float(self.times[-1]):.4g}, risk {float(self.risk[0]):.4g} … "
             f"{float(self.risk[-1]):.4g}{drift}; {self.method})"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**record(self), "conserved": plain(self.conserved), "drift": self.drift}
 
 
 def flow(

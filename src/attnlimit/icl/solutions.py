@@ -18,7 +18,7 @@ from torch import Tensor
 from attnlimit.attention import Head
 from attnlimit.errors import InputError
 from attnlimit.exact import exact_error
-from attnlimit.files.records import record
+from attnlimit.files.records import Recorded, record
 from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Attention
@@ -32,7 +32,7 @@ TOKENS_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True, eq=False)
-class FiniteRisk:
+class FiniteRisk(Recorded):
     """The risk of softmax attention on prompts of each length."""
 
     lengths: tuple[int, ...]
@@ -42,9 +42,6 @@ class FiniteRisk:
 
     def __repr__(self) -> str:
         return f"FiniteRisk(L = {self.lengths[0]} … {self.lengths[-1]}, {self.method})"
-
-    def to_dict(self) -> dict[str, Any]:
-        return record(self)
 
 
 def finite_risk(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.files.records import record
+from attnlimit.files.records import Recorded, record
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Evaluation, Optimizer, Start
@@ -28,8 +28,10 @@ CHECKED_ON, CHECK_SEED = 20_000, 2512_11788
 
 
 @dataclass(frozen=True)
-class TrainedCheck:
+class TrainedCheck(Recorded):
     """Risks on the same fresh prompts, for models trained from several seeds."""
+
+    also = ("holds",)
 
     length: int
     transferred: float
@@ -46,9 +48,6 @@ class TrainedCheck:
     def holds(self) -> bool:
         """Whether training gained no more than rel_error, within two standard errors."""
         return self.gap <= self.rel_error + 2 * self.gap_error
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "holds": self.holds}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

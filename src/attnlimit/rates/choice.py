@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 
 from attnlimit.errors import InputError, RateNotResolved
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_generator
 from attnlimit.rates.bootstrap import resamples as resampled
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power, narrow
@@ -20,7 +21,7 @@ LEAST_SIZES = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Choice:
+class Choice(Recorded):
     """The better of two laws for one curve, by Akaike's criterion."""
 
     best: Literal["power", "log"]
@@ -38,11 +39,6 @@ class Choice:
     def fit(self) -> PowerFit | LogFit:
         """The fit of the better law."""
         return self.power if self.best == "power" else self.log
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words."""
-        plain = {name: getattr(self, name) for name in ("best", "delta_aic", "support", "misfit", "method")}
-        return {**plain, "power": self.power.to_dict(), "log": self.log.to_dict()}
 
     def __repr__(self) -> str:
         return f"Choice({self.best}, ΔAIC {self.delta_aic:.3g}: {self.power!r} against {self.log!r})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
+from attnlimit.files.records import Recorded
 from attnlimit.measures import Measure
 from attnlimit.rates.horizon import horizon
 
@@ -21,11 +22,13 @@ NAMES = ("paper", "bound", "mean", "mean_rms", "rms")
 
 
 @dataclass(frozen=True, eq=False)
-class Rates:
+class Rates(Recorded):
     """Exponents e of error ∝ n^{−e} as n → ∞, averaged over random queries x; floats, or tensors of shape (*heads,).
 
     They are asymptotic: the exponent between two finite n is `local_slopes`' and can be far from these.
     """
+
+    also = ("phase",)
 
     horizon: float | Tensor
     """The H that the exponents were computed from."""
@@ -48,14 +51,6 @@ class Rates:
     def phase(self) -> Any:
         """The regime, in words (nested lists of words for several heads)."""
         return _words(torch.as_tensor(self.horizon).tolist(), self.bounded)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain = {
-            name: value.tolist() if isinstance(value, Tensor) else value for name, value in plain.items()
-        }
-        return {**plain, "phase": self.phase}
 
     def __repr__(self) -> str:
         if isinstance(self.horizon, Tensor):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,14 +12,17 @@ from scipy import special
 from torch import Tensor
 
 from attnlimit.errors import InputError, RateNotResolved
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_counts, as_generator, as_positive
 from attnlimit.rates.bootstrap import Contrast, checked_count, checked_level, studentised
 from attnlimit.rates.logs import Logs, logs
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(Recorded):
     """What both laws have in common: log error = intercept + (a function of n) + noise."""
+
+    also = ("scale",)
 
     intercept: float
     """log C."""
@@ -38,11 +40,6 @@ class Fit:
     def scale(self) -> float:
         """C."""
         return math.exp(self.intercept)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**plain, "scale": self.scale, "n": list(self.n), "interval": list(self.interval)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -84,7 +84,7 @@ def test_a_drawn_key_stands_for_the_rest() -> None:
     ("record", "message"),
     [
         ({"draw": "poisson"}, "draw must be one of .*different.* got 'poisson'"),
-        ({"draw": {"name": "coins", "bias": 2}}, "cannot be read"),
+        ({"draw": {"name": "coins", "bias": 2}}, r"The draw 'coins' is Coins\(\), got {'bias': 2}"),
         ({"kept": {"sink": 4}}, "cannot be read"),
         ({"kept": {"top": -1}}, r"kept\.top must be a whole number"),
         ({"weight": "double"}, "weight must be 'plain' or 'rest', got 'double'"),

@@ -53,6 +53,8 @@ ORDER = (
     "uniform-constant",
     "moment-constant",
     "hardmax-log-rate",
+    "gaussian-exact",
+    "two-heads",
 )
 """In which they are listed: that of the papers, then ours, then any others."""
 

@@ -142,6 +142,29 @@ def _slopes(ax: Axes, by: Mapping[str, Sequence[FittedCurve]], bounded: bool) ->
     finish(ax, "horizon H", y, "Against the horizon", legend=where, ylim=(0, 0.62))
 
 
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """The same error twice, at one horizon."""
+
+    horizon: float
+    exact: ErrorCurve
+    sampled: ErrorCurve
+
+
+def beside_figure(pairs: Sequence[Beside]) -> Figure:
+    """Lines are exact, dots sampled."""
+    figure, ax = axes()
+    for one, shade in zip(pairs, shades(len(pairs), 0.9), strict=True):
+        ax.plot(one.exact.n, one.exact.error, color=shade, label=f"H = {one.horizon:.3g}")
+        reach = None if one.sampled.standard_error is None else 1.96 * one.sampled.standard_error
+        dots(ax, one.sampled.n, one.sampled.error, reach, "o", shade, None)
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="rms error of the mean output")
+    ax.set_title("Lines: exact; dots: sampled, 95 % intervals", fontsize=10, loc="left")
+    ax.xaxis.set_minor_formatter("")
+    ax.legend(frameon=False, fontsize=8)
+    return figure
+
+
 @dataclass(frozen=True)
 class Constant:
     """What stands before the power of n, at one radius R: measured at n, and proved."""

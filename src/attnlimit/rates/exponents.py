@@ -98,8 +98,8 @@ def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
     - Keys or queries of bounded support: 1/2 for `mean`, `mean_rms` and `rms`, whatever H, because
       E‖Γ_n − Γ‖² ≤ 4R_V² e^{D(Ax)}/n and e^{D} has a finite mean. The constant can be e^{large}, and at intermediate
       n local exponents may be anything, above ½ too: see the exact curve. `paper` and `bound` stay as published.
-    - Mixtures of Gaussian and bounded parts: the part with the largest score variance wins in the end, so H is the
-      largest ‖Σ_k^{1/2} A Σ_j^{1/2}‖₂ over Gaussian parts k of the keys and j of the queries.
+    - Mixtures of Gaussian and bounded parts, by conjecture: the part with the largest score variance wins in the end, so H is
+      the largest ‖Σ_k^{1/2} A Σ_j^{1/2}‖₂ over Gaussian parts k of the keys and j of the queries.
     - Other laws: the Gaussian exponents at the covariance's horizon, and `note` says that they are not proved.
     - Laws whose cumulant generating function is infinite somewhere: no limit, hence no rate.
     """
@@ -117,7 +117,7 @@ def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
         return exponents(H)
     pairs = [torch.as_tensor(horizon(head, key, queries=query)) for key in parts for query in askers]
     note = (
-        "Mixtures, n → ∞: the horizon is the largest over pairs of Gaussian parts, not that of the covariance. "
+        "Mixtures, n → ∞: the horizon is the largest over pairs of Gaussian parts, not that of the covariance: a conjecture. "
         + GAUSSIAN
     )
     most = torch.stack(pairs).amax(0)

@@ -1,0 +1,76 @@
+"""The page of proofs: its theorems are numbered, its tests exist, and those bounds that nothing else checks hold."""
+
+import ast
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.special import log_ndtr
+
+import attnlimit as al
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
+
+
+def test_statements_are_numbered_in_order() -> None:
+    theorems = [int(number) for number in re.findall(r"^\*\*Theorem (\d+) \(", PAGE, re.MULTILINE)]
+    assert theorems == list(range(1, len(theorems) + 1))
+    assert re.findall(r"^\*\*Conjecture (\w)\.\*\*", PAGE, re.MULTILINE) == list("ABC")
+    assert PAGE.count("∎") == len(theorems) + 1  # and Lemma 0
+
+
+def test_every_theorem_names_a_test_and_every_test_exists() -> None:
+    for statement in re.split(r"^\*\*Theorem ", PAGE, flags=re.MULTILINE)[1:]:
+        assert re.search(r"Checked[^`]*`tests/", statement), statement[:60]
+    for file, *names in (found.split("::") for found in re.findall(r"`(tests/[^`]+)`", PAGE)):
+        body = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        for name in names:
+            here = [
+                one for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name
+            ]
+            assert here, f"{file} has no {name}"
+            body = here[0].body
+
+
+def capped(s: float, n: int) -> float:
+    """T_n = n E min(1, w̃/n)² for w̃ = e^{sg − s²/2}: e^{s²}Φ(L/s − 3s/2)/n + nΦ(−L/s − s/2)."""
+    L = math.log(n)
+    return math.exp(s * s - L + log_ndtr(L / s - 1.5 * s)) + math.exp(L + log_ndtr(-L / s - s / 2))
+
+
+@pytest.mark.parametrize("b", [0.1, 0.4, 0.55, 0.7, 0.9])
+def test_the_size_of_the_squared_weights(b: float) -> None:
+    """T_n/18 ≤ E Σp² ≤ 4T_n + a rest that is not there for b < 1 and large n; E Σp² is the exact error of values that
+    do not depend on the scores. And T_n falls with the exponent f(b)."""
+    head, law = al.Head([[1.0], [0.0]], [[0.0, 1.0]]), al.Gaussian(dim=2)
+    sizes = [10**k for k in (2, 4, 8, 12)]
+    for n in sizes:
+        s = b * math.sqrt(2 * math.log(n))
+        exact = float(al.exact_error(head, law, [n], [[s]]).mean_square)
+        assert capped(s, n) / 18 <= exact
+        assert exact <= 4 * capped(s, n) or n < 10**4
+    f = 1 - 2 * b * b if b * b <= 1 / 3 else (1 - b * b) ** 2 / (4 * b * b)
+    n = 10**200
+    assert -math.log(capped(b * math.sqrt(2 * math.log(n)), n)) / math.log(n) == pytest.approx(f, abs=0.02)
+
+
+@pytest.mark.parametrize("b", [0.6, 0.8, 0.9])
+def test_one_key_alone_makes_the_error(b: float) -> None:
+    """(∗) of Theorem 8 with c = 1/8, as its proof has it for the square in one dimension, at the y of the proof; and above
+    it no more than L T_n."""
+    head, law, tried = al.Head([[1.0]]), al.Gaussian(dim=1), 0
+    for n in (10**6, 10**9, 10**12):
+        L = math.log(n)
+        s = b * math.sqrt(2 * L)
+        exact = float(al.exact_error(head, law, [n], [[s]]).mean_square)
+        assert exact <= L * capped(s, n)
+        y = 2 * s if b * b <= 1 / 3 else L / s + s / 2
+        beyond, near, far = torch.special.ndtr(-torch.tensor([y, y + 2, y + 3], dtype=torch.float64)).tolist()
+        if n * beyond <= 0.25:
+            rho = 0.2 * min(1.0, math.exp(s * y - s * s / 2 - L))
+            assert exact >= n * (near - far) * rho**2 / 8
+            tried += 1
+    assert tried

@@ -37,7 +37,10 @@ def downstream(
         Path | None,
         typer.Option(help="Folder of attnlimit analyze: compare its optimal split with uniform keys."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Error that the split makes least: output or head.")] = "output",
+    split: Annotated[
+        str,
+        typer.Option(help="Error that the split makes least: answer (against one design), output or head."),
+    ] = "output",
     policy: Annotated[
         str, typer.Option(help="sampled, or kept: own token, sinks, window and top keys are always there.")
     ] = "sampled",

@@ -288,7 +288,7 @@ class TestAnswering:
         assert found.passage.tolist() == [0] * 5 + [1] * 5
         assert found.seen.shape == (2, 1, 10)
         assert found.seen[0, 0, 5:].tolist() == [float(row) + 1 for row in rows]
-        assert found.squares.shape == (2, 1, 10, 17, len(found.share))
+        assert found.squares.shape == (2, 1, 10, 18, len(found.share))
         assert found.unit == "nats"
 
 
@@ -359,7 +359,7 @@ class TestTrials:
             with torch.no_grad(), observe(loaded.model, look):
                 loaded.model(input_ids=windows[passage : passage + 1])
         found = one.tried(one.found())
-        assert len(found.trials) == 2
+        assert len(found.trials) == 3
         predicted, measured = found.trials.T
         assert bool((measured / predicted > 0.3).all())
         assert bool((measured / predicted < 3).all())

@@ -149,7 +149,7 @@ class TestTerms:
         "one",
         [
             HeadBudget(0, 0, sampling(Kept(own=True, sinks=4, top=5)), 8),
-            HeadBudget(0, 0, sampling(Kept()), 8),
+            HeadBudget(0, 0, sampling(Kept(own=True)), 8),
             HeadBudget(0, 0, Sampling(draw=Different(), kept=BASE), 8),
             HeadBudget(0, 0, sampling(Kept(sinks=9)), FEWEST, by_query=1.0),
             HeadBudget(0, 0, sampling(replace(BASE, top=16)), FEWEST, by_query=1.0),
@@ -157,7 +157,7 @@ class TestTerms:
     )
     def test_what_was_not_analysed_is_refused(self, answer, one):
         with pytest.raises(
-            InputError, match=r"Layer 0, head 0 reads .*the analysis has no errors for: it knows own"
+            InputError, match=r"Layer 0, head 0 reads .*the analysis has no errors for: it knows nothing kept"
         ):
             answer.terms([one])
 
@@ -235,7 +235,7 @@ class TestOptions:
             assert found[0] <= most
             assert found[1] == pytest.approx(min(keys[k] for k in alike if errors[k] <= most))
         with pytest.raises(
-            InputError, match=r"A total of 15 keys is too small: one design .* at least 20\. Give more"
+            InputError, match=r"A total of 15 keys is too small: one design .* at least 16\. Give more"
         ):
             options.same(keys=15.0)
 
@@ -290,9 +290,9 @@ class TestOptions:
     def test_too_few_keys_are_refused_with_the_least(self, answer):
         options = answer.options()
         least = float(options.keys.mean(2).amin(-1).sum())
-        assert least == pytest.approx(4 * 5.0)  # own, 4 sinks, nothing drawn
+        assert least == pytest.approx(4 * 4.0)  # nothing kept, 4 drawn
         with pytest.raises(
-            InputError, match=r"A total of 15 keys is too small: .* at least 20, .* Give more"
+            InputError, match=r"A total of 15 keys is too small: .* at least 16, .* Give more"
         ):
             options.cheapest(keys=15.0)
         assert total(options.cheapest(keys=least))[1] == pytest.approx(least)

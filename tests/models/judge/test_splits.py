@@ -69,7 +69,11 @@ def test_splits_are_compared_on_the_same_examples(bert, articles):
     assert made.split.keys == pytest.approx((2, 6), abs=0.02)
     assert made.uniform.full is made.split.full
     assert json.loads(json.dumps(made.to_dict()))["policy"] == "sampled"
-    with pytest.raises(InputError, match="split must be output or head"):
+    answer = compare_splits(
+        bert, run, articles, [12], split="answer", trial=Trial(tokens=48, seeds=[0], examples=4)
+    )
+    assert max(answer.uniform.keys[0], answer.split.keys[0]) < 14
+    with pytest.raises(InputError, match="split must be answer, output or head"):
         compare_splits(bert, run, articles, [2], split="uniform")
 
 

@@ -26,7 +26,7 @@ from attnlimit.models.see.gradient import (
 )
 from attnlimit.models.see.load import Loaded
 
-TRIED = (0.05, 0.01)
+TRIED = (0.05, 0.01, 0.002)
 """Errors of the answer at which what is predicted is tried out."""
 TRIED_ON = 4
 """Passages, at most."""

@@ -28,11 +28,10 @@ SPACE = (
     *(replace(BASE, top=top) for top in TOPS),
     *(replace(BASE, window=16, top=top) for top in (0, 16, 64)),
     *(replace(BASE, window=64, top=top) for top in (0, 64)),
+    Kept(),
 )
 """What a head may keep; the first `len(TOPS)`, all at the same places, are what a query may choose from."""
-SPACE_WORDS = (
-    f"own token, 4 sinks, window of 0, 16 or 64, top {TOPS[0]} to {TOPS[-1]}, drawn keys by head or by query"
-)
+SPACE_WORDS = f"nothing kept, or own token, 4 sinks, window of 0, 16 or 64, top {TOPS[0]} to {TOPS[-1]}; drawn keys by head or by query"
 FOLLOWING = HeadBudget(0, 0, Sampling(draw=Different(), kept=BASE, weight="rest"), FEWEST, by_query=1.0)
 PRICES = 44
 PARTS = 8
@@ -116,7 +115,7 @@ class Answer:
                 self.of_head(place, n),
             )
             for place, kept in enumerate(SPACE)
-            for n in (0, *((sizes or [FEWEST]) if drawn else ()))
+            for n in (*((0,) if kept else ()), *((sizes or [FEWEST]) if drawn else ()))
         ]
         # keys drawn per unit of spread, in units of each head's own: all keys at its widest query
         unit = most / self.spread.amax((2, 3)).double().clamp_min(1e-30)

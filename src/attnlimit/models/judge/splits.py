@@ -97,13 +97,13 @@ def compare_splits(
     progress: Progress | None = None,
 ) -> SplitComparison:
     """The task's metric with `size` sampled keys per head in the mean, for each of `sizes`: the same number in every
-    head, and split by the run's error curves. Without a `trial` examples are as long as the run's."""
+    head, and split by the run's error curves. With split "answer": one design for all heads, and what is best for the model's
+    answer, whatever the policy. Without a `trial` examples are as long as the run's."""
     if split == "uniform":
-        raise InputError("split must be output or head: uniform is what it is compared with.")
+        raise InputError("split must be answer, output or head: uniform is what it is compared with.")
     totals = [len(run.heads) * as_count(size, "sizes") for size in sizes]
-    budgets = [
-        run.budgets(total=total, policy=policy, split=kind) for kind in ("uniform", split) for total in totals
-    ]
+    ways = (("same", split), ("best", split)) if split == "answer" else ((policy, "uniform"), (policy, split))
+    budgets = [run.budgets(total=total, policy=name, split=kind) for name, kind in ways for total in totals]
     trial = Trial(tokens=run.facts.tokens) if trial is None else trial
     # one curve, cut in two: the full model runs once
     curve = downstream_curve(loaded, texts, budgets, trial=trial, progress=progress)

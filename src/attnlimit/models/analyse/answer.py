@@ -30,6 +30,8 @@ TRIED = (0.05, 0.01, 0.002)
 """Errors of the answer at which what is predicted is tried out."""
 TRIED_ON = 4
 """Passages, at most."""
+AT_MOST_BELOW = 4
+"""A trial that finds much less than predicted was lucky in its draws: it lowers predictions by at most this."""
 
 
 class Answering:
@@ -120,7 +122,8 @@ class Answering:
             one for one in (options.cheapest(error=level) for level in TRIED) if one.predicted.value > 0
         ]
         found = self._lost([one.entries for one in chosen], answer.group)
-        trials = [(one.predicted.value, lost) for one, lost in zip(chosen, found, strict=True)]
+        pairs = zip((one.predicted.value for one in chosen), found, strict=True)
+        trials = [(value, max(lost, value / AT_MOST_BELOW)) for value, lost in pairs]
         return replace(answer, trials=torch.tensor(trials, dtype=torch.float64).view(-1, 2))
 
     @torch.no_grad()

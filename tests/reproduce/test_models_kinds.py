@@ -435,7 +435,7 @@ def test_an_analysis_is_that_of_analyze_with_the_task_s_seed(text):
     given = texts([text[0]["file"]])
     reading = Reading(tokens=48, queries=4, passages=1, seed=3)
     run = analyze(named("random-bert"), given, rel_error=0.2, reading=reading)
-    assert [head.needed_keys for head in one.heads[0]] == [head.needed(0.2).keys for head in run.heads]
+    assert [head.to_dict(0.2) for head in one.heads[0]] == [head.to_dict(0.2) for head in run.heads]
     assert one.to_dict() == found.result.from_dict(one.to_dict()).to_dict()
     both = found.result.joined([one, other])
     summary = json.loads(json.dumps(both.summary(), allow_nan=False))

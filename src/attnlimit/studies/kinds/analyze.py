@@ -9,39 +9,12 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from attnlimit.designs import Sampling
 from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.see.load import Loaded, find
 from attnlimit.models.see.named import PACKAGED, RANDOM, named
-from attnlimit.rates import ErrorCurve
 from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.model_fields import ModelChoice, OfModel, OnText
-
-
-@dataclass(frozen=True, eq=False)
-class HeadWay:
-    """A way to sample a head's keys, and its exact relative error."""
-
-    sampling: Sampling
-    curve: ErrorCurve
-
-
-@dataclass(frozen=True, eq=False)
-class HeadNeed:
-    """One head at the queries of one replicate."""
-
-    layer: int
-    head: int
-    horizon: float
-    visible_keys: float
-    needed_keys: float
-    ways: tuple[HeadWay, ...]
-
-    @classmethod
-    def of(cls, one: HeadReport, rel_error: float) -> HeadNeed:
-        ways = tuple(HeadWay(way.sampling, way.curve) for way in one.ways)
-        return cls(one.layer, one.head, one.horizon, one.visible_keys, one.needed(rel_error).keys, ways)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +27,7 @@ class Analyzed(OfModel):
     population: str
     rel_error: float
     method: str
-    heads: tuple[tuple[HeadNeed, ...], ...]
+    heads: tuple[tuple[HeadReport, ...], ...]
     by_replicate = ("heads",)
     columns: ClassVar[Columns] = {
         "replicate": "int",
@@ -72,7 +45,8 @@ class Analyzed(OfModel):
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         for replicate, heads in enumerate(self.heads):
             for one in heads:
-                facts = (replicate, one.layer, one.head, one.horizon, one.needed_keys, one.visible_keys)
+                keys = one.needed(self.rel_error).keys
+                facts = (replicate, one.layer, one.head, one.horizon, keys, one.visible_keys)
                 for way in one.ways:
                     for n, rms in zip(way.curve.n, way.curve.error.tolist(), strict=True):
                         yield *facts, str(way.sampling), n, way.curve.keys_at(n), rms
@@ -82,7 +56,7 @@ class Analyzed(OfModel):
         found: list[Row] = []
         for same in zip(*self.heads, strict=True):
             facts = {"layer": same[0].layer, "head": same[0].head, "horizon": same[0].horizon}
-            keys = [one.needed_keys for one in same]
+            keys = [one.needed(self.rel_error).keys for one in same]
             found.append({**facts, "visible_keys": same[0].visible_keys, "needed_keys": min(keys)})
             if len(same) > 1:
                 found[-1] = {**found[-1], "at most": max(keys)}
@@ -123,7 +97,7 @@ class Analyze(OnText):
             population=self.population,
             rel_error=self.rel_error,
             method=found.facts.method,
-            heads=(tuple(HeadNeed.of(one, self.rel_error) for one in found.heads),),
+            heads=(tuple(found.heads),),
         )
 
     def check(self) -> None:

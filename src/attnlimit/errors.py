@@ -13,6 +13,10 @@ class InputError(AttnlimitError, ValueError):
     """An argument is unusable: wrong shape, dtype, device, range, or not finite."""
 
 
+class CannotWrite(InputError, OSError):
+    """A file cannot be written there: no such place, no right to, or a full disk."""
+
+
 class LimitDoesNotExist(AttnlimitError, ArithmeticError):
     """The quantity diverges with the number of tokens, so there is no number to return."""
 

@@ -113,6 +113,8 @@ def as_generator(generator: object, device: torch.device | str = "cpu") -> torch
         return generator
     if isinstance(generator, bool) or not isinstance(generator, int | np.integer):
         raise InputError(f"generator must be a torch.Generator or a seed (int), got {generator!r}.")
+    if not -(2**63) <= generator < 2**63:
+        raise InputError(f"A seed is a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {generator}.")
     return torch.Generator(device).manual_seed(int(generator))
 
 

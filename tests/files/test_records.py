@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from attnlimit.errors import InputError
-from attnlimit.files.records import finite, replacing, write_json, write_table
+from attnlimit.errors import CannotWrite, InputError
+from attnlimit.files.records import can_write, finite, replacing, write_json, write_table
 
 
 def _half(path: Path) -> None:
@@ -33,8 +33,11 @@ def test_a_file_is_replaced_only_once_it_is_whole():
 
 def test_places_that_cannot_be_written():
     Path("folder").mkdir()
-    with pytest.raises(InputError, match="There is no folder nowhere"):
-        write_json("nowhere/a.json", {})
+    Path("file").write_text("")
+    for place in ("file/a.json", "file/b/a.json"):
+        for write in (can_write, lambda path: write_json(path, {})):
+            with pytest.raises(CannotWrite, match=rf"{place} cannot be written: .*Name another place"):
+                write(place)
     with pytest.raises(InputError, match="folder is a folder"):
         write_json("folder", {})
 

@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import time
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,15 @@ def test_a_damaged_store_is_named(tmp_path, damage):
     path.write_bytes(damage)
     with pytest.raises(StoreError, match="damaged"):
         run_study(probes(50), tmp_path)
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    run_study(probes(3), tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection, connection:
+        connection.execute("UPDATE results SET result = x'00ff' WHERE rowid = 1")
+    with pytest.raises(StoreError, match=r"cannot be read.*damaged") as told, open_run(tmp_path) as run:
+        run.findings()
+    assert "can be resumed" not in str(told.value)
 
 
 def test_other_words_of_the_disk(tmp_path):

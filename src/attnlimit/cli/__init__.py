@@ -10,6 +10,7 @@ import typer
 from attnlimit import __version__
 from attnlimit.cli.analyze import analyze
 from attnlimit.cli.bound import bound
+from attnlimit.cli.boundary import DEBUG, Boundary
 from attnlimit.cli.budget import budget
 from attnlimit.cli.cite import cite
 from attnlimit.cli.compare import compare
@@ -28,6 +29,7 @@ from attnlimit.cli.verify import verify
 
 app = typer.Typer(
     name="attnlimit",
+    cls=Boundary,
     help="What attention becomes with infinitely many tokens, and how far n tokens are.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -78,5 +80,6 @@ def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False,
 ) -> None:
     """What attention becomes with infinitely many tokens, and how far n tokens are."""

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich.text import Text as Words
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, table
 from attnlimit.cli.model_options import Device, Dtype, Model, Text, loaded_model
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.numerics.words import counted
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 SHADES = ("green", "yellow", "dark_orange", "red")
 
 
-@guarded
 def analyze(
     model: Model = None,
     text: Text = None,
@@ -43,9 +43,7 @@ def analyze(
     seed: Annotated[int, typer.Option(help="Seed of the choice of queries.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
-    folder: Annotated[Path, typer.Option("--out", help="Where the run is written.")] = Path(
-        "attnlimit-out/run"
-    ),
+    folder: Annotated[Path, folder_out("Where the run is written.")] = Path("attnlimit-out/run"),
     as_json: AsJson = False,
 ) -> None:
     """How many keys every head of a model needs on a text: exact, per layer and head."""
@@ -100,7 +98,7 @@ def _figures(run: Run, folder: Path) -> list[str]:
         for name, draw in drawn.items():
             save(draw(run), folder / f"{name}.png")
     except MissingExtra as missing:
-        err.print(f"No figures: {missing}", markup=False)
+        err.print(f"No figures: {missing}")
         return []
     return [f"{name}.png" for name in drawn]
 
@@ -137,7 +135,7 @@ def _show(run: Run) -> None:
         )
     passages = counted(facts.passages, "passage")
     lines.append(f"Method: {facts.method}; {facts.queries} queries, {passages}, seed {facts.seed}.")
-    out.print("\n".join(lines), markup=False)
+    out.print("\n".join(lines))
     if run.answer is not None:
         _show_answer(run)
 
@@ -149,9 +147,9 @@ def _show_answer(run: Run) -> None:
     columns, rows = answer_table(run)
     out.print(table(f"What the model's answer needs ({run.facts.answer})", columns, rows))
     option = "--change" if run.facts.kind == "encoder" else "--kl"
-    out.print(f"{answer_words(run)} Budgets for it: attnlimit budget RUN {option} 0.01", markup=False)
+    out.print(f"{answer_words(run)} Budgets for it: attnlimit budget RUN {option} 0.01")
 
 
-def _cell(need: Needed, visible: float) -> str:
+def _cell(need: Needed, visible: float) -> Words:
     shade = SHADES[3 if need.all else sum(need.keys > share * visible for share in (0.1, 0.3))]
-    return f"[{shade}]{need}[/]"
+    return Words(str(need), shade)

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.text import Text
 
 import attnlimit as al
 from attnlimit.bounds import Bound, all_bounds
-from attnlimit.cli.common import AsJson, Sizes, guarded, out, print_json, table, whole_numbers
+from attnlimit.cli.common import AsJson, Sizes, out, print_json, table, whole_numbers
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import HypothesisFailed, LimitDoesNotExist
 from attnlimit.inputs import as_positive
 
 
-@guarded
 @of_law("sphere", 3)
 def bound(
     law: al.Measure,
@@ -43,9 +43,9 @@ def bound(
     ]
     out.print(table(f"{law!r}", ["bound", "kind", *(f"n = {size:,}" for size in sizes)], rows))
     for one in found:
-        out.print(f"[bold]{one.name}[/]: {one.formula}")
+        out.print(Text.assemble((one.name, "bold"), f": {one.formula}"))
     for name, why in refused.items():
-        out.print(f"[bold]{name}[/] is refused: {why}")
+        out.print(Text.assemble((name, "bold"), f" is refused: {why}"))
 
 
 def _bounds(known: Mapping[str, object]) -> tuple[list[Bound], dict[str, str]]:

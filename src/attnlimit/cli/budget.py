@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, guarded, out, print_json, share
+from attnlimit.cli.common import AsJson, file_out, out, print_json, share
 
 
-@guarded
 def budget(
     run: Annotated[Path, typer.Argument(help="Folder that attnlimit analyze wrote.")],
     kl: Annotated[
@@ -33,7 +32,7 @@ def budget(
     policy: Annotated[
         str, typer.Option(help="best, or for the answer: head; for --rel-error: sampled or kept.")
     ] = "best",
-    file: Annotated[Path, typer.Option("--out", help="Budget file to write.")] = Path("budgets.json"),
+    file: Annotated[Path, file_out("Budget file to write.")] = Path("budgets.json"),
     as_json: AsJson = False,
 ) -> None:
     """Keys for every head: the fewest for an error of the model's answer, or the best use of a number of keys."""
@@ -50,7 +49,7 @@ def budget(
         print_json(budgets.to_dict())
         return
     dense = sum(1 for one in budgets.entries if one.n is None)
-    out.print(f"{budgets!r}", markup=False)
+    out.print(f"{budgets!r}")
     part = "" if budgets.share is None else f", {100 * budgets.share:.1f} % of full attention"
     kept = sum(1 for one in budgets.entries if one.n is not None and one.sampling.kept)
     out.print(
@@ -63,6 +62,5 @@ def budget(
             growth = f", so perplexity grows by about {100 * math.expm1(budgets.predicted_kl):.2g} %"
         out.print(
             f"Predicted error of the answer: {budgets.predicted}{growth}; texts of {budgets.tokens} tokens only.",
-            markup=False,
         )
     out.print(f"Budgets: {file}")

@@ -7,50 +7,78 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from attnlimit.errors import AttnlimitError, InputError
-from attnlimit.files.records import finite
+from attnlimit.errors import InputError
+from attnlimit.files.records import can_write, finite
+from attnlimit.report.figures.style import can_draw
 
 if TYPE_CHECKING:
     from attnlimit.studies import Cost
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+class Plain(Console):
+    """What is written is shown as it is: names of files and models are never read as markup, and sentences are wrapped on a
+    terminal only."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, emoji=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if all(isinstance(one, str | Text) for one in objects):
+            options.setdefault("soft_wrap", not self.is_terminal)
+        super().print(*objects, **options)
+
+
+out, err = Plain(), Plain(stderr=True)
 
 Sizes = Annotated[
     str, typer.Option("--n", help="Numbers of tokens: 1e3, 1e2,1e4,1e6 or 1e3:1e9:12 (log-spaced).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .pdf or .svg).")]
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Say what went wrong in one line, and leave with 2 (bad input) or 130 (interrupted)."""
+def _drawable(path: Path | None) -> Path | None:
+    if path is not None:
+        can_draw(path)
+        can_write(path)
+    return path
 
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except AttnlimitError as problem:
-            err.print(f"[bold red]error:[/] {type(problem).__name__}:", str(problem))
-            raise typer.Exit(2) from problem
-        except KeyboardInterrupt as stop:
-            err.print(
-                "[bold]Interrupted.[/] Run the same command again: it starts anew, or goes on where it keeps checkpoints."
-            )
-            raise typer.Exit(130) from stop
 
-    return run
+def _writable(path: Path | None) -> Path | None:
+    if path is not None:
+        can_write(path)
+    return path
+
+
+def _fillable(folder: Path | None) -> Path | None:
+    if folder is not None:
+        can_write(folder, folder=True)
+    return folder
+
+
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", callback=_drawable, help="Write a figure (.png, .pdf or .svg)."),
+]
+
+
+def file_out(help: str) -> Any:
+    """The option --out for a file, tried before anything is computed."""
+    return typer.Option("--out", callback=_writable, help=help)
+
+
+def folder_out(help: str) -> Any:
+    """The option --out for a folder, tried before anything is computed."""
+    return typer.Option("--out", callback=_fillable, help=help)
 
 
 def numbers(text: str, name: str = "a range") -> list[float]:
@@ -99,14 +127,46 @@ def share(text: str, name: str) -> float:
     return value / 100 if text.endswith("%") else value
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A compact table, numbers to the right."""
-    grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        grid.add_column(column, justify="right")
-    for row in rows:
-        grid.add_row(*(cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row))
-    return grid
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Columns:
+    """A compact table, numbers to the right; what is not a number is a dash."""
+    return Columns(title, columns, rows)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table on lines of any width: columns that find no room stand below, beside the first column again."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        title, rest = self.title, [*range(1, len(self.columns))]
+        while True:
+            fits = max(
+                1, sum(self._width(console, rest[:k]) <= options.max_width for k in range(1, len(rest) + 1))
+            )
+            yield self._grid(title, rest[:fits])
+            title, rest = "", rest[fits:]
+            if not rest:
+                return
+
+    def _width(self, console: Console, chosen: Sequence[int]) -> int:
+        return console.measure(self._grid("", chosen), options=console.options.update(width=10**4)).maximum
+
+    def _grid(self, title: str, chosen: Sequence[int]) -> Table:
+        grid = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for k in (0, *chosen):
+            grid.add_column(self.columns[k], justify="right", overflow="fold")
+        for row in self.rows:
+            grid.add_row(*(_cell(row[k]) for k in (0, *chosen)))
+        return grid
+
+
+def _cell(value: object) -> str | Text:
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.4g}"
+    return value if isinstance(value, Text) else str(value)
 
 
 def duration(seconds: float) -> str:
@@ -132,7 +192,8 @@ def time_of(study: Cost) -> str:
 
 def print_json(result: dict[str, Any]) -> None:
     """Strict JSON on standard output: what is not finite becomes null."""
-    sys.stdout.write(json.dumps(finite(result), ensure_ascii=False, indent=2) + "\n")
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    sys.stdout.write(json.dumps(finite(result), ensure_ascii=plain, indent=2) + "\n")
 
 
 @contextmanager
@@ -140,7 +201,7 @@ def progress(what: str, rate_of: str = "") -> Iterator[Callable[..., None]]:
     """A bar on a terminal, nothing in a pipe; yields a function of (done, total, failed). With `rate_of`, how many of these
     end in a second."""
     columns = (
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),

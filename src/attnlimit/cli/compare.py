@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, share, table
+from attnlimit.cli.common import AsJson, err, out, print_json, progress, share, table
 from attnlimit.cli.model_options import Device, Dtype, Seeds, Text, tell
 from attnlimit.errors import AttnlimitError, InputError, MissingExtra
 from attnlimit.report.figures.style import save
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attnlimit.models.see.load import Loaded
 
 
-@guarded
 def compare(
     run: Annotated[Path, typer.Argument(help="Folder that attnlimit analyze wrote.")],
     model: Annotated[
@@ -51,13 +50,13 @@ def compare(
     try:
         save(result.plot(), folder / "compare.png")
     except MissingExtra as missing:
-        err.print(f"No figure: {missing}", markup=False)
+        err.print(f"No figure: {missing}")
     report = write_report(folder)
     if as_json:
         print_json(result.to_dict())
         return
     _show(result)
-    out.print(f"Written: {folder}/compare.json, compare.png\nReport: {report}", markup=False)
+    out.print(f"Written: {folder}/compare.json, compare.png\nReport: {report}")
 
 
 def _model(run: Run, model: str | None, device: str | None, dtype: str | None) -> Loaded:
@@ -109,7 +108,7 @@ def _show(result: Comparison) -> None:
         )
     )
     colour = "red" if result.above else "green"
-    out.print(result.verdict, style=f"bold {colour}", markup=False)
+    out.print(result.verdict, style=f"bold {colour}")
 
 
 def _predicted(point: Point) -> str:

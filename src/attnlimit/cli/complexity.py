@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 import attnlimit as al
-from attnlimit.cli.common import AsJson, guarded, numbers, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, numbers, out, print_json, progress, table
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import InputError
 
 
-@guarded
 @of_law()
 def complexity(
     law: al.Measure,

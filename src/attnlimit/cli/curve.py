@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import attnlimit as al
-from attnlimit.cli.common import AsJson, Plot, Sizes, guarded, out, print_json, progress, table, whole_numbers
+from attnlimit.cli.common import AsJson, Plot, Sizes, out, print_json, progress, table, whole_numbers
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.exact.curve import query_average
@@ -20,7 +20,6 @@ from attnlimit.sampling.convergence import as_statistic
 from attnlimit.sampling.statistic import MANY
 
 
-@guarded
 @of_law()
 def curve(
     law: al.Measure,

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from attnlimit import __version__
-from attnlimit.cli.common import AsJson, guarded, out, print_json
+from attnlimit.cli.common import AsJson, out, print_json
 from attnlimit.files.cache import cache_folder
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox")
@@ -45,9 +45,9 @@ class Extra:
     missing: list[str]
     install: str
 
-    def __str__(self) -> str:
-        missing = escape(", ".join(self.missing))
-        return f"[yellow]missing: {missing}[/]" if missing else "[green]complete[/]"
+    def __rich__(self) -> Text:
+        missing = ", ".join(self.missing)
+        return Text(f"missing: {missing}", "yellow") if missing else Text("complete", "green")
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,15 @@ class Examined:
     extras: dict[str, Extra]
     notes: list[str]
 
-    def rows(self, part: str) -> list[tuple[str, ...]]:
+    def rows(self, part: str) -> list[tuple[str | Extra, ...]]:
         if part == "folders":
-            return [(name, escape(one.path), str(one)) for name, one in self.folders.items()]
+            return [(name, one.path, str(one)) for name, one in self.folders.items()]
         if part == "extras":
-            return [(name, FOR.get(name, ""), str(one)) for name, one in self.extras.items()]
+            return [(name, FOR.get(name, ""), one) for name, one in self.extras.items()]
         known: Mapping[str, str | int | None] = self.versions if part == "versions" else self.machine
-        return [(name, "–" if value is None else escape(str(value))) for name, value in known.items()]
+        return [(name, "–" if value is None else str(value)) for name, value in known.items()]
 
 
-@guarded
 def doctor(as_json: AsJson = False) -> None:
     """Versions, devices, cache folders, and which extras are missing with the line that installs them."""
     found = examine()
@@ -96,7 +95,7 @@ def doctor(as_json: AsJson = False) -> None:
             grid.add_row(*cells)
         out.print(grid)
     for note in found.notes:
-        out.print(note, markup=False, soft_wrap=True)
+        out.print(note)
 
 
 def examine() -> Examined:

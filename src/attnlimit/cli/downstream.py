@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, err, guarded, numbers, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, err, folder_out, numbers, out, print_json, progress, table
 from attnlimit.cli.model_options import (
     Device,
     Dtype,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from attnlimit.models.judge import DownstreamCurve, SplitComparison
 
 
-@guarded
 def downstream(
     model: Model = None,
     keys: Annotated[
@@ -53,7 +52,7 @@ def downstream(
     per_query: PerQuery = True,
     device: Device = None,
     dtype: Dtype = None,
-    folder: Annotated[Path, typer.Option("--out", help="Where downstream.json and figures go.")] = Path(
+    folder: Annotated[Path, folder_out("Where downstream.json and figures go.")] = Path(
         "attnlimit-out/downstream"
     ),
     as_json: AsJson = False,
@@ -138,5 +137,4 @@ def _show(curve: DownstreamCurve, comparison: SplitComparison | None, policy: st
     out.print(
         f"\nKeys: distinct ones per query and head ({kept}). {curve.per_example.shape[2]} examples, "
         f"{len(curve.seeds)} seeds, {curve.level:.0%} intervals. {name.capitalize()}: {curve.full.unit}.",
-        markup=False,
     )

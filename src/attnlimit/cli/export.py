@@ -7,21 +7,18 @@ from typing import Annotated
 
 import typer
 
-from attnlimit.cli.common import guarded, out
+from attnlimit.cli.common import file_out, out
 from attnlimit.errors import InputError
 
 FORMATS = ("parquet", "csv", "json", "figures")
 
 
-@guarded
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a study's run; it may still be running.")],
     form: Annotated[
         str, typer.Option("--format", help="parquet or csv (all rows), json (summary), figures, or all.")
     ] = "parquet",
-    file: Annotated[
-        Path | None, typer.Option("--out", help="File to write (default: in the folder).")
-    ] = None,
+    file: Annotated[Path | None, file_out("File to write (default: in the folder).")] = None,
 ) -> None:
     """Write what a study has found so far; the run itself is only read."""
     from attnlimit.cli.studies import written  # needs an extra
@@ -34,4 +31,4 @@ def export(
     with open_run(run) as found:
         for one in FORMATS if form == "all" else (form,):
             for path in written(found, one, file):
-                out.print(f"Written: {path}", markup=False)
+                out.print(f"Written: {path}")

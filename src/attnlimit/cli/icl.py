@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, guarded, out, print_json, table
+from attnlimit.cli.common import AsJson, folder_out, out, print_json, table
 from attnlimit.errors import InputError
 from attnlimit.files.records import finite, write_table
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from attnlimit.studies import Findings
 
 
-@guarded
 def icl(
     source: Annotated[
         Path, typer.Argument(metavar="SPEC|RUN", help="A study of kind icl, e.g. examples/icl-risk.yaml.")
@@ -26,9 +25,7 @@ def icl(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes (default: one a core; 1 runs in this process).")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Run directory (default: attnlimit-out/NAME).")
-    ] = None,
+    folder: Annotated[Path | None, folder_out("Run directory (default: attnlimit-out/NAME).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train attention on finite prompts and set it against the infinite-prompt flow: risks, gaps, rates.
@@ -57,7 +54,7 @@ def _tell(found: Findings, folder: Path, as_json: bool) -> None:
     for one in tasks:
         _say(one)
     files = "report.html, summary.json, results.parquet, risks.csv, figures"
-    out.print(f"Run: {folder} ({files})", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"Run: {folder} ({files})")
 
 
 def _say(one: Comparison) -> None:
@@ -78,11 +75,11 @@ def _say(one: Comparison) -> None:
     if constants := one.constants():
         told = ", ".join(f"{value:.3g}/L ({name})" for name, value in constants.items())
         words = f"Predicted as L → ∞: risk {told}; with the L = ∞ weights ∝ L^−{one.exponent():.3g}."
-        out.print(words, highlight=False, markup=False, soft_wrap=True)
+        out.print(words)
     rates = one.rates()
     if rates:
-        out.print("Exponents fitted over the longer half of the lengths:", highlight=False)
+        out.print("Exponents fitted over the longer half of the lengths:")
     for rate in rates:
         interval = "" if rate.low != rate.low else f"  [{rate.low:.2f}, {rate.high:.2f}]"
         words = f"  {rate.exponent:5.2f}{interval}  {rate.attention}: {rate.quantity}"
-        out.print(words, highlight=False, markup=False, soft_wrap=True)
+        out.print(words)

@@ -60,6 +60,10 @@ def head_of(law: al.Measure, horizon: Horizon = None, A: MatrixA = None, V: Matr
     if horizon is None or not 0 <= horizon < math.inf:
         raise InputError(f"--horizon must be a number of at least 0, got {horizon}.")
     top = float(torch.linalg.matrix_norm(law.covariance, 2))
+    if not 0 < top < math.inf:
+        raise InputError(
+            f"The tokens of {law!r} do not vary, so no head has a horizon on them: give --cov above 0."
+        )
     return al.Head(horizon / top * torch.eye(law.dim, dtype=torch.float64), values)
 
 

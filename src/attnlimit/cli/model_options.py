@@ -34,12 +34,12 @@ def loaded_model(model: str | None, device: str | None, dtype: str | None) -> Lo
     """The model that the options name."""
     from attnlimit.models.see.load import load
 
-    return load(model or "minilm", device=device, dtype=dtype, note=tell)
+    return load("minilm" if model is None else model, device=device, dtype=dtype, note=tell)
 
 
 def tell(words: str) -> None:
     """A remark beside the results, on standard error."""
-    err.print(words, markup=False, soft_wrap=True)
+    err.print(words)
 
 
 def with_interval(one: Uncertain, digits: int = 3) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import attnlimit as al
-from attnlimit.cli.common import AsJson, Plot, Sizes, guarded, numbers, out, print_json, table, whole_numbers
+from attnlimit.cli.common import AsJson, Plot, Sizes, numbers, out, print_json, table, whole_numbers
 from attnlimit.cli.law_options import of_law
 from attnlimit.exact.phase import AVERAGING, FEW_KEYS, NOT_REACHED, phase_diagram
 from attnlimit.report.figures.phase import phase_figure
@@ -16,7 +16,6 @@ from attnlimit.report.figures.style import save
 MARKS = {AVERAGING: " ", FEW_KEYS: "*", NOT_REACHED: "!"}
 
 
-@guarded
 @of_law()
 def phase(
     law: al.Measure,

@@ -7,15 +7,12 @@ from typing import Annotated
 
 import typer
 
-from attnlimit.cli.common import guarded, out
+from attnlimit.cli.common import file_out, out
 
 
-@guarded
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    file: Annotated[
-        Path | None, typer.Option("--out", help="HTML file to write (default: report.html in the folder).")
-    ] = None,
+    file: Annotated[Path | None, file_out("HTML file to write (default: report.html in the folder).")] = None,
 ) -> None:
     """The run as one HTML file: opens in any browser, needs no network."""
     if (run / "verdict.json").is_file():
@@ -26,5 +23,4 @@ def report(
     written = write_report(run, file)
     out.print(
         f"Report: {written} ({written.stat().st_size / 1e6:.1f} MB). Open it in a browser.",
-        markup=False,
     )

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, progress, time_of
+from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, time_of
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 COLOURS = {"agrees": "green", "differs": "red", "cannot tell": "yellow"}
 
 
-@guarded
 def reproduce(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME|all", help="Which result; --list names them.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version, in under a minute.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Where to write (default: attnlimit-out/reproduce).")
-    ] = None,
+    folder: Annotated[Path | None, folder_out("Where to write (default: attnlimit-out/reproduce).")] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes (default: one a core; 1 for --quick).")
     ] = None,
@@ -51,7 +48,7 @@ def reproduce(
             with progress(one) as step:
                 done = run(ready, progress=lambda now: step(now.done, now.total))
         except Interrupted as stopped:
-            err.print(f"{stopped} The same command goes on from there.", markup=False)
+            err.print(f"{stopped} The same command goes on from there.")
             raise typer.Exit(130) from stopped
         records.append(done.record.to_dict())
         if not as_json:
@@ -71,7 +68,7 @@ def _list(found: list[Reproduction], as_json: bool) -> None:
     grid.add_column("name", no_wrap=True)
     grid.add_column("what")
     for one in found:
-        grid.add_row(one.name, escape(one.title))
+        grid.add_row(one.name, one.title)
     out.print(grid)
     text = "attnlimit reproduce NAME runs one of them, all runs them all; --quick for a small version."
     out.print(text)
@@ -80,7 +77,7 @@ def _list(found: list[Reproduction], as_json: bool) -> None:
 def _estimated(ready: Prepared) -> Prepared:
     """What it is and how long it will take, on standard error, before it starts."""
     say = f"{ready.result.name}: {ready.result.title}"
-    err.print(say, style="bold", markup=False, soft_wrap=True)
+    err.print(say, style="bold")
     if ready.quick:
         err.print("Estimated time: under a minute (quick size).")
         return ready
@@ -91,7 +88,7 @@ def _estimated(ready: Prepared) -> Prepared:
         time = f"{time} more" if cost.likely_seconds else "none, it is all there"
     size = f"{counted(cost.points, 'point')}, {counted(cost.tasks, 'task')}{' or more' * (cost.most_tasks > cost.tasks)}"
     text = f"Estimated time on {counted(ready.workers, 'core')}: {time} ({size})."
-    err.print(text, markup=False, soft_wrap=True)
+    err.print(text)
     return ready
 
 
@@ -99,19 +96,19 @@ def _say(done: Reproduced) -> None:
     """The verdicts in plain words, and where the files are."""
     from attnlimit.reproduce.result import plain
 
-    grid = Table(title=escape(done.record.title), title_justify="left", box=None, show_header=False)
+    grid = Table(title=done.record.title, title_justify="left", box=None, show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for one in done.verdicts:
         expected = f"{one.relation} {plain(one.predicted)}".strip()
         numbers = f"predicted {expected}, measured {plain(one.measured)}{_interval(one)}"
-        outcome = f"[{COLOURS[one.outcome.value]}]{one.outcome.value}[/]"
-        grid.add_row(outcome, f"{escape(one.claim)}\n[dim]{escape(numbers)}[/]")
+        outcome = Text(one.outcome.value, COLOURS[one.outcome.value])
+        grid.add_row(outcome, Text.assemble(one.claim, "\n", (numbers, "dim")))
     out.print(grid)
     for text in done.record.summary:
-        out.print(text, markup=False)
+        out.print(text)
     names = ", ".join(path.name for path in done.files)
-    out.print(f"Files in {done.folder}: {names}", markup=False, soft_wrap=True)
+    out.print(f"Files in {done.folder}: {names}")
 
 
 def _interval(one: Verdict) -> str:

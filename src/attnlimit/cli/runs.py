@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
-from attnlimit.cli.common import AsJson, err, guarded, out, print_json, table
+from attnlimit.cli.common import AsJson, err, out, print_json, table
 from attnlimit.errors import AttnlimitError, InputError
 
 COLOURS = {"running": "cyan", "finished": "green", "incomplete": "yellow", "failed": "red"}
 
 
-@guarded
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look, with all folders below.")] = Path(
         "attnlimit-out"
@@ -39,10 +38,9 @@ def runs(
         raise InputError(f"There is no run of a study in {folder}: `attnlimit sweep SPEC` makes one.")
     rows = [
         (
-            escape(str(state.folder)),
+            str(state.folder),
             state.kind,
-            f"[{COLOURS[state.state]}]{state.state}[/]"
-            + (f" ({escape(state.writer)})" if state.writer else ""),
+            Text.assemble((state.state, COLOURS[state.state]), f" ({state.writer})" if state.writer else ""),
             f"{state.done:,}/{state.total:,}",
             f"{state.failed:,}" if state.failed else "",
             time.strftime("%Y-%m-%d %H:%M", time.localtime(state.updated)) if state.updated else "–",
@@ -50,6 +48,6 @@ def runs(
         for state in states
     ]
     heading = ["run", "kind", "state", "tasks", "failed", "last result"]
-    out.print(table(f"Runs in {escape(str(folder))}", heading, rows))
+    out.print(table(f"Runs in {folder}", heading, rows))
     for one in broken:
-        err.print(f"{one['folder']}: {one['problem']}", markup=False)
+        err.print(f"{one['folder']}: {one['problem']}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import typer
-from rich.markup import escape
 
 from attnlimit.cli.common import err, out, print_json, progress, table, time_of
 from attnlimit.errors import InputError, MissingExtra
@@ -102,7 +101,7 @@ def _executor(stop: Stop, study: Study, workers: int, dask: str | None) -> Execu
             )
         return Serial(stop) if workers == 1 else Processes(workers, study.threads)
     cluster = connect(dask, workers, study.threads, labels(study))
-    err.print(f"Dask dashboard: {cluster.dashboard}", markup=False)
+    err.print(f"Dask dashboard: {cluster.dashboard}")
     return cluster
 
 
@@ -113,7 +112,7 @@ def _derived(folder: Path) -> Findings:
     try:
         _draw(found, folder)
     except MissingExtra as missing:
-        err.print(f"No figures: {missing}", markup=False)
+        err.print(f"No figures: {missing}")
     write_text(folder / "report.html", page(study_page(found)))
     return found
 
@@ -138,7 +137,7 @@ def written(run: StudyRun, form: str, file: Path | None) -> list[Path]:
 def _say(found: Findings, folder: Path) -> None:
     told = shown_table(found)
     if told.rows:
-        title = escape(f"{found.study.name}: {found.done:,} of {found.total:,} tasks")
+        title = f"{found.study.name}: {found.done:,} of {found.total:,} tasks"
         differ = [k for k in range(len(told.columns)) if len({row[k] for row in told.rows}) > 1]
         rows = [[_cell(row[k]) for k in differ] for row in told.rows[:SHOWN]]
         out.print(table(title, [told.columns[k] for k in differ], rows))
@@ -152,18 +151,18 @@ def _say(found: Findings, folder: Path) -> None:
         out.print(f"… and {len(told.rows) - SHOWN:,} more lines, see report.html.")
     drawn = ", ".join(f"figures/{path.name}" for path in sorted((folder / "figures").glob("*.png")))
     files = f"report.html, summary.json, results.parquet{', ' if drawn else ''}{drawn}"
-    out.print(f"Run: {folder} ({files})", markup=False, soft_wrap=True)
+    out.print(f"Run: {folder} ({files})")
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _leave(why: str, advice: str, folder: Path, code: int) -> NoReturn:
     words = f"{why} {advice}: attnlimit sweep {folder} --resume"
-    err.print(words, markup=False, soft_wrap=True)
+    err.print(words)
     raise typer.Exit(code)
 
 
@@ -181,6 +180,6 @@ def say_estimate(study: Study, workers: int | None, folder: Path, as_json: bool)
         (f"time on {counted(workers, 'process')}", time_of(found)),
         ("memory of each", "unknown" if found.memory_mb is None else f"{found.memory_mb:,.0f} MB"),
     ]
-    out.print(table(escape(f"{study.name}: {study.kind}"), ["", "estimate"], rows))
+    out.print(table(f"{study.name}: {study.kind}", ["", "estimate"], rows))
     told = f"Estimated from {found.calibration}. Run directory: {folder}"
-    out.print(told, markup=False, soft_wrap=True)
+    out.print(told)

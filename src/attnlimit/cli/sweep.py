@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, guarded
+from attnlimit.cli.common import AsJson, folder_out
 
 
-@guarded
 def sweep(
     source: Annotated[Path, typer.Argument(metavar="SPEC|RUN", help="A study in YAML, or a run's folder.")],
     dry_run: Annotated[
@@ -24,9 +23,7 @@ def sweep(
     dask: Annotated[
         str | None, typer.Option(help="local, a scheduler's address, or a .yaml file for Slurm and others.")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Run directory (default: attnlimit-out/NAME).")
-    ] = None,
+    folder: Annotated[Path | None, folder_out("Run directory (default: attnlimit-out/NAME).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a study, on one core or on a cluster; run it again to go on where it was stopped.

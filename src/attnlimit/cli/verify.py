@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, guarded, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, out, print_json, progress, table
 from attnlimit.cli.model_options import (
     Device,
     Dtype,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from attnlimit.models.judge import Verification
 
 
-@guarded
 def verify(
     model: Model = None,
     budgets: Annotated[Path, typer.Option(help="File that attnlimit budget wrote.")] = Path("budgets.json"),
@@ -119,10 +118,10 @@ def _show(result: Verification) -> None:
     if result.agreement is not None:
         answer += f"; same first choice in {result.agreement!r}"
     lines.insert(0, answer + ".")
-    out.print("\n".join(lines), markup=False)
+    out.print("\n".join(lines))
     _show_needles(result)
     colour = "green" if result.holds else "red"
-    out.print(result.verdict, style=f"bold {colour}", markup=False)
+    out.print(result.verdict, style=f"bold {colour}")
 
 
 def _show_needles(result: Verification) -> None:
@@ -141,7 +140,7 @@ def _show_needles(result: Verification) -> None:
         out.print(table(f"Needles of {result.tokens} tokens", ["task", "all keys", "sampled", "loss"], rows))
     for one in result.needles:
         if not one.solved:
-            out.print(f"{one.full.name}: {one.verdict}.", markup=False)
+            out.print(f"{one.full.name}: {one.verdict}.")
 
 
 def _mean(values: list[float]) -> str:

@@ -20,11 +20,13 @@ from attnlimit.measures import Gaussian, Measure, Sphere
 from attnlimit.numerics.chi2 import weighted_chi2
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.rates.error_curve import ErrorCurve
+from attnlimit.rates.horizon import horizon
 
 SCRAMBLES, POINTS = 8, 1024
 QUERIES, QUERY_SEED = 512, 2512_10656  # a seed that nobody draws a head with
 QUASI = f"{SCRAMBLES} × {POINTS:,} quasi-random queries"
 PANEL_NODES = 10
+MOST_HORIZON = 40
 
 
 class Averages(NamedTuple):
@@ -63,6 +65,11 @@ def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]],
     head.check_fits(law)
     if head.query_dim != law.dim:
         raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
+    if not (H := horizon(head, law)) <= MOST_HORIZON:
+        raise InputError(
+            f"The horizon is {H:.3g}, and averages over queries are computed up to {MOST_HORIZON}: above it one key takes all "
+            "for most queries. Use a smaller A, or hardmax_error for the limit."
+        )
     if head.factors.query_bias is None:
         if law.quadratic and not bool(law.mean.any()):
             return _gaussian(head, law, n_max)

@@ -26,6 +26,8 @@ OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 MOST_TOKENS = 10**12
 """The quadrature is tested up to here."""
+MOST_SPREAD = 1000
+"""Of scores: above it grids would be large, and there is nothing to see."""
 BIN_ABOVE = 2048
 """Smaller populations take every token as an atom of its own."""
 MODELS_BIN_ABOVE = 256
@@ -87,7 +89,14 @@ def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor 
 
 def _of_law(head: Head, law: Measure, x: Tensor, n_max: int, sampling: Sampling) -> OfN:
     """Queries of similar score spread go together, since the spread sets the size of the grids."""
-    order = head.score_vector(x).norm(dim=-1).argsort()
+    a = head.score_vector(x)
+    spread = float((a @ law.covariance * a).sum(-1).max().sqrt())
+    if not spread <= MOST_SPREAD:
+        raise InputError(
+            f"The scores of a query spread by {spread:.3g} standard deviations, and grids are made up to {MOST_SPREAD:,}: even "
+            f"of {MOST_TOKENS:.0e} keys one takes all the weight. Use a smaller A or κ, or hardmax_error for the limit."
+        )
+    order = a.norm(dim=-1).argsort()
     groups = order.split(QUERIES_AT_ONCE)
     endless = torch.full((1, 1), torch.inf, dtype=torch.float64, device=x.device)
     ready = [

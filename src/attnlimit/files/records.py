@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import CannotWrite, MissingExtra
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -22,18 +23,45 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file to write beside `path`, which takes its place once it is whole and on the disk, so that no reader ever sees half
     of one."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise InputError(f"There is no folder {path.parent} to write {path.name} in: make it first.")
     if path.is_dir():
-        raise InputError(f"{path} is a folder: give the name of a file to write.")
+        raise CannotWrite(f"{path} is a folder: give the name of a file to write.")
     new = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        yield new
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(new, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield new
+            with new.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+    except OSError as problem:
+        raise _refused(path, problem) from problem
+
+
+def can_write(path: str | os.PathLike[str], folder: bool = False) -> None:
+    """CannotWrite if a file (or a folder with files) could not be written there: tried, and all of it undone."""
+    path = Path(path)
+    if path.is_dir() and not folder:
+        raise CannotWrite(f"{path} is a folder: give the name of a file to write.")
+    made = []
+    try:
+        for place in [*reversed(path.parents), *[path] * folder]:
+            if not place.is_dir():
+                place.mkdir()
+                made.append(place)
+        with TemporaryFile(dir=path if folder else path.parent):
+            pass
+    except OSError as problem:
+        raise _refused(path, problem) from problem
     finally:
-        new.unlink(missing_ok=True)
+        for place in reversed(made):
+            place.rmdir()
+
+
+def _refused(path: Path, problem: OSError) -> CannotWrite:
+    why = problem.strerror or str(problem)
+    return CannotWrite(f"{path} cannot be written: {why}. Name another place, or make room there.")
 
 
 def finite(value: Any) -> Any:

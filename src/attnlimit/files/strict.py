@@ -24,6 +24,7 @@ import torch
 from jaxtyping import AbstractArray
 from pydantic import (
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     PlainSerializer,
     PlainValidator,
@@ -37,6 +38,8 @@ from torch import Tensor
 from attnlimit.errors import InputError
 
 T = TypeVar("T")
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""Of a torch generator."""
 CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 

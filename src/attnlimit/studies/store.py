@@ -72,12 +72,15 @@ SYNC_SECONDS = 0.05
 
 
 SESSION = TypeAdapter(Session)
+DAMAGED = (
+    f"{NAME} is damaged. Move the run away and start it again; `attnlimit export` may still read part of it"
+)
 ADVICE = {
     "the disk is full. Free some space": ("full", "No space", "too large"),
     "the run directory cannot be written. Give yourself the right to, or name another with --out": (
         "readonly", "Permission", "Read-only", "unable to open",
     ),
-    f"{NAME} is damaged. Move the run away and start it again": ("malformed", "not a database"),
+    DAMAGED: ("malformed", "not a database"),
     f"{NAME} is in use by another program. Close it": ("locked",),
 }  # fmt: skip
 """What to do, by what is in the words of the disk or of SQLite."""
@@ -120,10 +123,7 @@ class Store:
         self.connection.execute(f"PRAGMA synchronous = {'NORMAL' if wal else 'FULL'}")
         found = self.connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise StoreError(
-                f"{self.path} is damaged ({found}): move the run away and start it again; `attnlimit export` may still "
-                "read part of it."
-            )
+            raise StoreError(f"{folder}: {DAMAGED} ({found}).")
         if version(self.connection, str(folder)) == 0:
             create(self.connection)
         self._wal = os.open(f"{self.path}-wal", os.O_RDWR) if wal else None
@@ -261,9 +261,8 @@ def in_words(folder: Path) -> Iterator[None]:
         text = str(problem)
         found = (advice for advice, signs in ADVICE.items() if any(sign in text for sign in signs))
         advice = next(found, "the store cannot be used. Look at the disk")
-        raise StoreError(
-            f"{folder}: {advice}; what was committed is kept, and the run can be resumed ({text})."
-        ) from problem
+        kept = "" if advice == DAMAGED else "; what was committed is kept, and the run can be resumed"
+        raise StoreError(f"{folder}: {advice}{kept} ({text}).") from problem
 
 
 LOCK, WRITER = "lock", "writer.json"

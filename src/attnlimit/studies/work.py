@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from attnlimit.studies.errors import StoreError
 from attnlimit.studies.kind import Kind, Result, kind
 from attnlimit.studies.spec import Task, canonical
+from attnlimit.studies.store import DAMAGED
 
 LONGEST = 16_000
 """Characters of a traceback that are kept, from its end."""
@@ -64,7 +65,11 @@ def unpack(found: type[Kind], data: bytes) -> Result:
     """The result of a task of that kind."""
     try:
         return found.result.from_dict(json.loads(zlib.decompress(data)))
-    except ValidationError as problem:
+    except (zlib.error, ValueError, TypeError) as problem:
+        if not isinstance(problem, ValidationError):
+            raise StoreError(
+                f"A result of kind {found.name()} cannot be read: {DAMAGED} ({problem})."
+            ) from problem
         raise StoreError(
             f"A result of kind {found.name()} has another form than this attnlimit gives it: run the study again in a new "
             f"folder, or read it with the attnlimit that wrote it ({problem.errors()[0]['msg']})."

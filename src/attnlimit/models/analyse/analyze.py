@@ -18,13 +18,13 @@ from torch import Tensor
 from attnlimit.designs import Independent, Sampling
 from attnlimit.errors import ModelNotSupported
 from attnlimit.exact.populations import Seen
-from attnlimit.files.strict import record
+from attnlimit.files.strict import Seed, record
 from attnlimit.inputs import as_positive
 from attnlimit.models.analyse.answer import Answering
 from attnlimit.models.analyse.heads import HeadReport, Measured
 from attnlimit.models.analyse.run import Facts, Run
 from attnlimit.models.budget.needed import KEEPING, RANDOM
-from attnlimit.models.see.call import Call
+from attnlimit.models.see.call import Call, wide
 from attnlimit.models.see.gradient import OFF, unit
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, run_backbone
@@ -61,7 +61,7 @@ class Reading:
     backward pass each); 0: not at all. Its queries are spread over whole passages."""
     grouped: bool = False
     """Whether query heads with the same key head read the same keys: all that one of them keeps, and the same drawn ones."""
-    seed: int = 0
+    seed: Seed = 0
 
     @property
     def pooled(self) -> bool:
@@ -242,14 +242,14 @@ class _Work:
         if key not in self.heads:
             self.heads[key] = self.plan.measured(call)
         one, real, rows = self.heads[key], self.plan.real.to(call.query.device), places[:, 1]
-        q, k, v = (x.float() for x in (call.query[:, head], call.key[:, group], call.value[:, group]))
+        q, k, v = (wide(x) for x in (call.query[:, head], call.key[:, group], call.value[:, group]))
         one.moments.add(*(x[:, real].flatten(0, 1) for x in (q, k)))
         if self.pooled:
             keys, values = (x[:, real].flatten(0, 1) for x in (k, v))
             scores = call.scale * q[places[:, 0], rows] @ keys.T
             one.add(Seen(scores, values), None, ordered=False)
         elif len(rows):
-            sink = None if call.sink is None else call.sink[head].float().expand(len(rows))
+            sink = None if call.sink is None else wide(call.sink[head]).expand(len(rows))
             scores = call.scores(0, head, rows)
             hidden = scores == -torch.inf
             own = None if call.own_key is None else rows + call.own_key

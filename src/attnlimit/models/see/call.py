@@ -55,12 +55,12 @@ class Call:
         row (m, k); None is all keys. The sink is not among them.
         """
         row, column = self._rows(rows), self._keys(keys)
-        q = _wide(self.query[batch, head, row])
+        q = wide(self.query[batch, head, row])
         k = self.key[batch, head // self.groups]
         if column.ndim == 1:
-            s = q @ _wide(k if keys is None else k[column]).mT * self.scale
+            s = q @ wide(k if keys is None else k[column]).mT * self.scale
         else:
-            s = torch.einsum("md,mkd->mk", q, _wide(k[column])) * self.scale
+            s = torch.einsum("md,mkd->mk", q, wide(k[column])) * self.scale
         s = _capped(s, self.softcap)
         place = torch.full((1, 1), batch, device=row.device)
         extra = self._extra(place, head, row[:, None], column)
@@ -132,13 +132,13 @@ class Call:
             some = (allowed > -torch.inf).any(-1, keepdim=True)
         if self.softcap is None and self.sink is None:
             if allowed.dtype != torch.bool:  # weights in halves would be off by up to 0.4 %
-                q, k, v = _wide(q), _wide(k), _wide(v)
+                q, k, v = wide(q), wide(k), wide(v)
                 allowed = allowed.to(q) if extra is None else extra.to(q) + allowed.to(q)
             out = scaled_dot_product_attention(q, k, v, allowed, scale=self.scale)
             return out.to(self.value.dtype).masked_fill(~some, 0)
-        s = _capped(_wide(q) @ _wide(k).mT * self.scale, self.softcap)
+        s = _capped(wide(q) @ wide(k).mT * self.scale, self.softcap)
         s = (s if extra is None else s + extra.to(s)) + allowed.to(s)
-        return (self.weights(s) @ _wide(v)).to(self.value.dtype)
+        return (self.weights(s) @ wide(v)).to(self.value.dtype)
 
     def only(self, heads: list[int]) -> Call:
         """The same call with some of its heads, each with keys of its own."""
@@ -165,7 +165,7 @@ class Call:
     def block_scores(self, rows: Tensor) -> Tensor:
         """(B, Hq, m, Lk), at least float32: `scores` of all texts and heads at once, hidden keys not left out."""
         k = _repeated(self.key, self.groups)
-        s = _capped(_wide(self.query[:, :, rows]) @ _wide(k).mT * self.scale, self.softcap)
+        s = _capped(wide(self.query[:, :, rows]) @ wide(k).mT * self.scale, self.softcap)
         extra = self._extra(*self._grid(rows, slice(None)))
         return s if extra is None else s + extra.to(s)
 
@@ -208,7 +208,8 @@ class Call:
         return keys.to(self.query.device)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
+    """At least float32."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

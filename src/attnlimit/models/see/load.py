@@ -32,6 +32,8 @@ KINDS = {
 """What a model is for, and the transformers class that loads it."""
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+HUB_SECONDS = 5
+"""How long the hub may take for a first answer; without one its cache is looked at."""
 TOKENIZER_FILES = re.compile(r"tokenizer.*|vocab.*|merges\.txt|spiece\.model|sentencepiece.*|tekken\.json")
 
 
@@ -64,11 +66,13 @@ class Source:
     place: str
     local: bool
     gguf: str | None = None
+    cached: bool = False
+    """Only what the hub's own cache holds: the hub does not answer."""
 
     def arguments(self) -> dict[str, Any]:
         # The whole path: transformers would take the weights of a file of that name in the current folder.
         extra = {} if self.gguf is None else {"gguf_file": str(Path(self.place, self.gguf))}
-        return {"local_files_only": self.local, "trust_remote_code": False, **extra}
+        return {"local_files_only": self.local or self.cached, "trust_remote_code": False, **extra}
 
 
 def load(
@@ -91,12 +95,53 @@ def load(
         raise InputError("device and device_map say the same thing twice: give one of them.")
     if task is not None and task not in KINDS:
         raise InputError(f"task must be one of {', '.join(KINDS)}, got {task!r}.")
+    device, dtype = _device(device), _dtype(dtype)
     source = find(name_or_path)
+    if not source.local and not _hub_answers():
+        source = replace(source, cached=True)
     options = {"dtype": dtype or "auto", **({} if device_map is None else {"device_map": device_map})}
     loaded = _from_gguf(source, task, options, note) if source.gguf else _read(source, task, options)
     if device is not None:
         loaded.model.to(device)
     return loaded
+
+
+def _device(given: str | torch.device | None) -> torch.device | None:
+    """A device of this machine that can hold numbers."""
+    if given is None:
+        return None
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
+        raise InputError(
+            f"There is no device {given!r} here ({_first(problem)}). Leave it out, or say cpu."
+        ) from problem
+    if device.type == "meta":
+        raise InputError(
+            "The device meta holds shapes without numbers, so nothing can be computed on it: say cpu."
+        )
+    return device
+
+
+def _dtype(given: str | torch.dtype | None) -> str | torch.dtype | None:
+    dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
+    if dtype in (None, "auto") and given in (None, "auto"):
+        return dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+        raise InputError(f"dtype must be float32, bfloat16, float16, float64 or auto, got {given!r}.")
+    return dtype
+
+
+def _hub_answers() -> bool:
+    """One question, without the library's retries."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+    except Exception:  # whatever its HTTP library has for it
+        return False
+    return True
 
 
 def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool = True) -> Loaded:
@@ -212,6 +257,10 @@ def find(name_or_path: str | Path) -> Source:
     """Tell a hub id from a folder, a GGUF file and a packaged model, and check that a local one is complete."""
     text = str(name_or_path)
     path = Path(text).expanduser()
+    if not text.strip() or not isinstance(name_or_path, str | Path):
+        raise InputError(
+            f"A model is named by a folder, a .gguf file, a hub id or one of {', '.join(PACKAGED)}; got {name_or_path!r}."
+        )
     if path.is_dir():
         _check_folder(path)
         return Source(text, str(path), local=True)
@@ -325,14 +374,25 @@ def _plain_errors(source: Source) -> Iterator[None]:
         ) from problem
     except ImportError as problem:
         raise MissingExtra(f"{_first(problem)} All of it: pip install 'attnlimit[models]'.") from problem
+    except RuntimeError as problem:
+        if isinstance(problem, NotImplementedError):
+            raise _not_loaded(source, problem) from problem
+        raise InputError(
+            f"{source.name} cannot be loaded: its config.json does not match its weights, or they are damaged "
+            f"({_first(problem)}). Copy the whole model folder again."
+        ) from problem
     except (ValueError, LookupError, NotImplementedError, struct.error) as problem:
         if source.gguf is not None and "not supported" not in str(problem):
             raise InputError(f"{source.name} cannot be read as GGUF: {_first(problem)}") from problem
-        raise ModelNotSupported(
-            f"transformers {need_transformers().__version__} cannot load '{source.name}' by itself, and no code of a "
-            f"checkpoint is ever run: {_first(problem)} Upgrade transformers, ask for another task, or choose a model "
-            "that it knows."
-        ) from problem
+        raise _not_loaded(source, problem) from problem
+
+
+def _not_loaded(source: Source, problem: Exception) -> ModelNotSupported:
+    return ModelNotSupported(
+        f"transformers {need_transformers().__version__} cannot load '{source.name}' by itself, and no code of a "
+        f"checkpoint is ever run: {_first(problem)} Upgrade transformers, ask for another task, or choose a model "
+        "that it knows."
+    )
 
 
 def _first(problem: BaseException) -> str:

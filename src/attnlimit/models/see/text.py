@@ -20,6 +20,8 @@ from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
 from attnlimit.models.see.wikipedia import wikipedia
 
+MOST_UNKNOWN = 0.8
+
 
 @dataclass(frozen=True)
 class Document:
@@ -162,7 +164,19 @@ def token_windows(
             f"No text is as long as {tokens} tokens: the longest of {len(lengths)} has {max(lengths) + tokens - room}. "
             "Give longer texts or ask for fewer tokens."
         )
-    return torch.tensor(windows, dtype=torch.int64)
+    found = torch.tensor(windows, dtype=torch.int64)
+    _refuse_unknown(tokenizer, found)
+    return found
+
+
+def _refuse_unknown(tokenizer: Any, windows: Tensor) -> None:
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    share = 0.0 if unknown is None else float((windows == unknown).double().mean())
+    if share > MOST_UNKNOWN:
+        raise InputError(
+            f"The tokenizer knows none of the text: {100 * share:.0f} % of its tokens are {tokenizer.unk_token}. Its "
+            "vocabulary is missing (copy tokenizer.json or vocab.txt into the model's folder), or it is of another language."
+        )
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:

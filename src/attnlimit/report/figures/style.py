@@ -13,6 +13,7 @@ import numpy as np
 
 from attnlimit.drawing import Axes, Figure
 from attnlimit.errors import InputError, MissingExtra
+from attnlimit.files.records import replacing
 from attnlimit.rates import exponents
 
 # Okabe and Ito's palette, in the order the figures use it
@@ -59,12 +60,29 @@ def _figure_class() -> type[Figure]:
         raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.") from missing
 
     class NotebookFigure(Figure):
+        def savefig(self, *args: Any, **options: Any) -> None:
+            _plain_names(self)
+            super().savefig(*args, **options)
+
         def _repr_png_(self) -> bytes:
             image = BytesIO()
             self.savefig(image, format="png")
             return image.getvalue()
 
     return NotebookFigure
+
+
+def _plain_names(figure: Figure) -> None:
+    """Names with a $ in them that are no formula are shown as they are."""
+    from matplotlib.mathtext import MathTextParser
+    from matplotlib.text import Text
+
+    for one in figure.findobj(Text):
+        try:
+            if "$" in one.get_text():  # type: ignore[attr-defined]
+                MathTextParser("path").parse(one.get_text())  # type: ignore[attr-defined]
+        except ValueError:
+            one.set_parse_math(False)  # type: ignore[attr-defined]
 
 
 def shades(count: int, last: float = 0.92) -> Any:
@@ -113,9 +131,17 @@ def small_print(figure: Figure, text: str) -> None:
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the figure (.png, .pdf or .svg); the folder is made if need be."""
+    path = can_draw(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new:
+        figure.savefig(new, format=path.suffix[1:])
+    return path
+
+
+def can_draw(path: str | Path) -> Path:
+    """The path, if it names a figure and there is something to draw with."""
     path = Path(path)
     if path.suffix not in (".png", ".pdf", ".svg"):
         raise InputError(f"A figure is written as .png, .pdf or .svg, got {path.name!r}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    _figure_class()
     return path

@@ -1,0 +1,75 @@
+"""Where every command ends: what went wrong is one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from re import match, search
+from typing import Any, NoReturn
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from attnlimit.cli.common import err
+from attnlimit.errors import AttnlimitError
+
+DEBUG = "--debug"
+PASSED_ON: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
+"""How commands end on purpose; the last are all of typer's refusals of options."""
+
+
+class Boundary(TyperGroup):
+    """The commands. `--debug`, wherever it stands, shows the traceback in place of the line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(
+                    errors="replace"
+                )  # a letter that the terminal does not know is no reason to fail
+        given = [one for one in args if one != DEBUG]
+        return super().parse_args(ctx, [DEBUG, *given] if len(given) < len(args) else given)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PASSED_ON:
+            raise
+        except KeyboardInterrupt as stop:
+            err.print(
+                "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
+            )
+            raise typer.Exit(130) from stop
+        except Exception as problem:
+            if ctx.params.get("debug") or getattr(problem, "errno", None) == errno.EPIPE:
+                raise
+            _leave(problem)
+
+
+def _leave(problem: Exception) -> NoReturn:
+    if isinstance(problem, ModuleNotFoundError) and not isinstance(problem, AttnlimitError):
+        words, code = _extra(problem.name or ""), 2
+    elif isinstance(problem, AttnlimitError | OSError | MemoryError):
+        words, code = str(problem) or "there is not enough memory for this.", 2
+    else:
+        words, code = f"{problem} This was not foreseen: {DEBUG} shows where it happened.", 1
+    plain = "".join(one if one.isprintable() else " " for one in words)
+    err.print(Text.assemble(("error:", "bold red"), f" {type(problem).__name__}: {plain}"), soft_wrap=True)
+    raise typer.Exit(code) from problem
+
+
+def _extra(module: str) -> str:
+    """The line that installs what lacks, from the package's own list of extras."""
+    package = {"yaml": "pyyaml", "sklearn": "scikit-learn"}.get(module.split(".")[0], module.split(".")[0])
+    try:
+        known = requires("attnlimit") or []
+    except PackageNotFoundError:
+        known = []
+    for line in known:
+        extra = search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if extra and match(rf"{package}\b", line):
+            return f"This needs {package}: pip install 'attnlimit[{extra[1]}]'."
+    return f"This needs {package}: pip install {package}."

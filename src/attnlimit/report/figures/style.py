@@ -79,10 +79,10 @@ def _plain_names(figure: Figure) -> None:
 
     for one in figure.findobj(Text):
         try:
-            if "$" in one.get_text():  # type: ignore[attr-defined]
-                MathTextParser("path").parse(one.get_text())  # type: ignore[attr-defined]
+            if "$" in one.get_text():
+                MathTextParser("path").parse(one.get_text())
         except ValueError:
-            one.set_parse_math(False)  # type: ignore[attr-defined]
+            one.set_parse_math(False)
 
 
 def shades(count: int, last: float = 0.92) -> Any:

@@ -245,6 +245,8 @@ def _linear(task: LinearRegression, length: int) -> tuple[Block, float]:
 
 
 def _softmax(task: LinearRegression, length: int) -> tuple[Block, float]:
+    if length == 1:  # it weighs 1 whatever A is, and its answer says nothing of another query's: none is best
+        return Block(torch.zeros_like(task.cov), 0.0), float((task.query_cov @ task.vector_cov).trace()) / 2
     start = endpoint(task)
     eye, size = torch.eye(task.dim, dtype=torch.float64), float(task.cov.trace()) / task.dim
 

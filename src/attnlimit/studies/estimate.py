@@ -14,7 +14,7 @@ from attnlimit.numerics.words import counted
 from attnlimit.studies.coordinator import replicates_for
 from attnlimit.studies.executors.processes import Processes
 from attnlimit.studies.kind import kind
-from attnlimit.studies.spec import Study, Task, count_points, points, tasks
+from attnlimit.studies.spec import Study, Task, count_points, count_tasks, points, tasks
 from attnlimit.studies.store import NAME
 from attnlimit.studies.view import open_run
 from attnlimit.studies.work import Ended, unpack
@@ -51,8 +51,8 @@ def estimate(study: Study, workers: int, folder: Path | None = None) -> Cost:
     count, most = study.replicates, study.replicates
     if study.precision is not None:
         most = study.precision.max_replicates
-    each = len(list(tasks(study, {}, 0, count)))
-    each_most = each + len(list(tasks(study, {}, count, most)))
+    each = count_tasks(study, count)
+    each_most = each + count_tasks(study, most - count)
     total, done = count_points(study), _done(study, folder)
     if done == total * each and study.precision is None:
         return Cost(total, done, done, done, workers, 0.0, 0.0, 0.0, None, "nothing: it is all there")

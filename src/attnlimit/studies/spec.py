@@ -187,6 +187,11 @@ def tasks(study: Study, what: dict[str, Any], start: int, stop: int) -> Iterator
         yield task(study, what, first, min(size, stop - first))
 
 
+def count_tasks(study: Study, replicates: int) -> int:
+    """Of one point with so many replicates."""
+    return -(-replicates // _at_once(study))
+
+
 def task(study: Study, what: dict[str, Any], first: int, count: int, place: str | None = None) -> Task:
     """The task of one point for `count` replicates."""
     return Task(study.kind, kind(study.kind).version, what, first, count, study.seed, study.threads, place)

@@ -21,7 +21,7 @@ def _half(path: Path) -> None:
 
 def test_a_file_is_replaced_only_once_it_is_whole():
     Path("a.txt").write_text("old")
-    with pytest.raises(FileExistsError), replacing("a.txt") as new:
+    with pytest.raises(CannotWrite, match="File exists"), replacing("a.txt") as new:
         _half(new)
     assert Path("a.txt").read_text() == "old"
     with replacing("a.txt") as new:

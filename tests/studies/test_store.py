@@ -287,7 +287,7 @@ def test_a_damaged_store_is_named(tmp_path, damage):
 def test_a_damaged_result_is_named(tmp_path):
     run_study(probes(3), tmp_path)
     with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection, connection:
-        connection.execute("UPDATE results SET result = x'00ff' WHERE rowid = 1")
+        connection.execute("UPDATE results SET result = x'00ff'")
     with pytest.raises(StoreError, match=r"cannot be read.*damaged") as told, open_run(tmp_path) as run:
         run.findings()
     assert "can be resumed" not in str(told.value)
@@ -364,7 +364,7 @@ def test_nothing_on_disk_is_pickled(tmp_path):
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
         connection.execute("UPDATE results SET result = ?", [pickle.dumps(Trap())])
     connection.close()
-    with open_run(tmp_path) as run, pytest.raises(zlib.error):
+    with open_run(tmp_path) as run, pytest.raises(StoreError, match="damaged"):
         list(run.results())
     assert not Path("pwned").exists()
     folder = Path(attnlimit.studies.__file__).parent

@@ -49,7 +49,7 @@ def analyze(
     """How many keys every head of a model needs on a text: exact, per layer and head."""
     from attnlimit.models.analyse.analyze import Reading
     from attnlimit.models.analyse.analyze import analyze as analyze_model
-    from attnlimit.models.see.text import texts
+    from attnlimit.models.see.text import documents
     from attnlimit.report.html import write_report
 
     if answer not in ("on", "off"):
@@ -66,7 +66,7 @@ def analyze(
         seed=seed,
     )
     loaded = loaded_model(model, device, dtype)
-    given = texts(text)
+    given = None if text is None else documents(text)
     with progress("layers") as step:
         run = analyze_model(
             loaded,

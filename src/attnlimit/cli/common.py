@@ -30,7 +30,7 @@ class Plain(Console):
     terminal only."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, emoji=False)
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         if all(isinstance(one, str | Text) for one in objects):
@@ -201,7 +201,7 @@ def progress(what: str, rate_of: str = "") -> Iterator[Callable[..., None]]:
     """A bar on a terminal, nothing in a pipe; yields a function of (done, total, failed). With `rate_of`, how many of these
     end in a second."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),

@@ -66,7 +66,9 @@ def _say(one: Comparison) -> None:
         cells = [f"{length:,}"]
         for name in one.runs:
             ends = one.ending(name)
-            cells.append(f"{float(ends.mean[m]):.3g} ± {float(ends.high[m] - ends.mean[m]):.1g}")
+            reach = float(ends.high[m] - ends.mean[m])
+            spread = "" if reach != reach else f" ± {reach:.1g}"  # one seed has none
+            cells.append(f"{float(ends.mean[m]):.3g}{spread}")
             cells += [f"{float(one.predicted[name][m]):.3g}"] if name in one.predicted else []
         cells += [] if one.floors is None else [f"{one.floors[m].value:.3g}"]
         cells += [] if one.solution is None else [f"{float(one.solution[m]):.3g}"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnlimit.cli.common import AsJson, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, err, out, print_json, progress, table
 from attnlimit.cli.model_options import (
     Device,
     Dtype,
@@ -52,6 +52,7 @@ def verify(
 
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
+    from attnlimit.models.analyse.analyze import short_name
     from attnlimit.models.budget.budgets import Budgets
     from attnlimit.models.judge import NEEDLES, Allowed, Trial
     from attnlimit.models.judge import verify as verify_model
@@ -61,6 +62,10 @@ def verify(
     given = documents(text or None)
     found = Budgets.load(budgets)
     loaded = loaded_model(model, device, dtype)
+    if found.model not in ("", short_name(loaded.name)):
+        err.print(
+            f"{budgets} was made for {found.model}, and this is {loaded.name}: budgets hold for the model they were made on."
+        )
     with progress("percent") as step:
         result = verify_model(
             loaded,

@@ -32,7 +32,15 @@ from attnlimit.models.see.memory import Memory, available_memory, estimate_memor
 from attnlimit.models.see.moments import Moments
 from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.projection import OutputShares
-from attnlimit.models.see.text import Document, longest, positions, special_tokens, texts, token_windows
+from attnlimit.models.see.text import (
+    Document,
+    as_documents,
+    longest,
+    positions,
+    special_tokens,
+    texts,
+    token_windows,
+)
 from attnlimit.numerics.threads import side_by_side
 
 POINTS, CONTEXT_POINTS = 24, 13
@@ -102,7 +110,7 @@ def analyze(
     if reading.pooled:
         _refuse_positions(loaded)
     windows = reading.windows(loaded, texts_or_documents)
-    plan = _Plan(loaded, windows, reading)
+    plan = _Plan(loaded, windows, reading, _source(texts_or_documents))
     memory = plan.memory()
     if before is not None:
         before(memory)
@@ -128,7 +136,7 @@ def analyze(
 def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
     reading, (passages, tokens) = plan.reading, plan.windows.shape
     return Facts(
-        model=_short(plan.loaded.name),
+        model=short_name(plan.loaded.name),
         kind=plan.loaded.kind,
         population=reading.population,
         tokens=tokens,
@@ -140,7 +148,7 @@ def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
         dtype=str(next(plan.loaded.model.parameters()).dtype).removeprefix("torch."),
         memory=memory.peak,
         versions=_versions(),
-        text=f"{passages} passages, token ids sha256 {digest(plan.windows)}",
+        text=f"{passages} passages of {plan.source}, token ids sha256 {digest(plan.windows)}",
         answer=None if work.answering is None else unit(plan.loaded.kind),
         method=f"Laplace quadrature, n {'independent' if reading.pooled else 'different'} keys, no Monte Carlo; relative "
         "to the rms of the head's outputs",
@@ -154,6 +162,8 @@ class _Plan:
     loaded: Loaded
     windows: Tensor
     reading: Reading
+    source: str
+    """Where the text came from."""
     places: list[tuple[int, int]] = field(default_factory=list)
     real: Tensor = field(default_factory=lambda: torch.empty(0))
 
@@ -268,6 +278,13 @@ def digest(windows: Tensor) -> str:
     return hashlib.sha256(windows.numpy().tobytes()).hexdigest()[:16]
 
 
+def _source(given: Sequence[str | Document] | None) -> str:
+    if given is None:
+        return "Wikipedia articles"
+    titles = [one.title for one in as_documents(given)]
+    return ", ".join(map(repr, titles[:3])) + (f" and {len(titles) - 3} more" if len(titles) > 3 else "")
+
+
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("attnlimit", "torch", "transformers"):
@@ -276,7 +293,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """A folder's own name, a hub id as it is."""
     path = Path(name)
     if not path.exists():

@@ -1,0 +1,370 @@
+"""What strangers do at the command line: one line of error, nothing lost, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import string
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+import attnlimit as al
+from attnlimit.cli import app
+from attnlimit.cli.common import Plain, table
+from attnlimit.errors import InputError, MissingExtra
+
+COMMAND = [sys.executable, "-m", "attnlimit_command"]
+READ = ["--text", "t.txt", "--tokens", "24", "--passages", "2", "--queries", "4", "--answer", "off"]
+
+
+@pytest.fixture
+def run():
+    def invoke(*words: object, code: int = 0):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def refused(run):
+    """The one line of a command that leaves with 2."""
+
+    def invoke(*words: object) -> str:
+        told = run(*words, code=2).stderr
+        assert told.startswith("error: ")
+        assert told.count("\n") == 1, told
+        return told
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A small BERT of letters, in a folder."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("models") / "small"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.BertModel(config).save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def model(made) -> Path:
+    letters = random.Random(0).choices(string.ascii_lowercase, k=200)
+    Path("t.txt").write_text(" ".join(letters))
+    return made
+
+
+# --- one line, as it is -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report {}",
+        "budget {}",
+        "compare {}",
+        "sweep {}",
+        "icl {}",
+        "export {}",
+        "runs {}",
+        "analyze {}",
+        "analyze minilm --text {}",
+        "verify minilm --budgets {}",
+        "downstream minilm --run {}",
+        "curve --A {}",
+        "bound --A {}",
+        "complexity --A {}",
+        "phase --measure {}",
+        "reproduce {}",
+    ],
+)
+def test_names_are_never_read_as_markup(refused, words):
+    assert "foo[/]bar" in refused(*words.format("foo[/]bar").split())
+
+
+def test_extras_are_named_with_their_brackets(refused, monkeypatch):
+    def lacks(*_: object) -> None:
+        raise MissingExtra("Models need transformers: pip install 'attnlimit[models]'.")
+
+    monkeypatch.setattr("attnlimit.models.see.load.need_transformers", lacks)
+    assert "pip install 'attnlimit[models]'." in refused("analyze", "minilm")
+
+
+def test_a_module_that_is_missing_names_its_extra(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "attnlimit.cli.studies", None)
+    assert "pip install" in refused("sweep", "a.yaml")
+
+
+def test_long_and_wild_messages_are_one_line(refused):
+    assert "x" * 300 in refused("report", "x" * 300)
+    refused("curve", "--A", "a\n\x1b[31mred")
+
+
+@pytest.mark.parametrize("words", [["--debug", "report", "none"], ["report", "none", "--debug"]])
+def test_debug_shows_the_traceback(words):
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, InputError)
+
+
+def test_what_was_not_foreseen_is_one_line_too(run, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of\nsorts")
+
+    monkeypatch.setattr(sys.modules["attnlimit.cli.phase"], "phase_diagram", fail)
+    told = run("phase", code=1).stderr
+    assert (
+        told == "error: RuntimeError: out of sorts This was not foreseen: --debug shows where it happened.\n"
+    )
+
+
+# --- nothing lost -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "link", "/proc/none"])
+@pytest.mark.parametrize(
+    "words", ["analyze minilm", "downstream minilm", "reproduce all", "sweep a.yaml", "icl a.yaml"]
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(refused, monkeypatch, words, place):
+    monkeypatch.setattr("attnlimit.models.see.load.load", pytest.fail)
+    Path("file").write_text("")
+    Path("link").symlink_to("nowhere/else")
+    before = sorted(Path.cwd().iterdir())
+    assert f"{place} cannot be written: " in refused(*words.split(), "--out", place)
+    assert sorted(Path.cwd().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "words", ["budget run --out", "report run --out", "export run --out", "curve --horizon 1 --plot"]
+)
+def test_files_too(refused, monkeypatch, words):
+    monkeypatch.setattr(sys.modules["attnlimit.cli.curve"], "query_average", pytest.fail)
+    Path("file").write_text("")
+    Path("a.png").mkdir()
+    assert "cannot be written: " in refused(*words.split(), "file/a.png")
+    assert "is a folder: give the name of a file" in refused(*words.split(), "a.png")
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused_before_the_work(refused, monkeypatch):
+    def lacks() -> None:
+        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.")
+
+    monkeypatch.setattr("attnlimit.report.figures.style._figure_class", lacks)
+    monkeypatch.setattr(sys.modules["attnlimit.cli.curve"], "query_average", pytest.fail)
+    assert "attnlimit[report]" in refused("curve", "--horizon", "1", "--plot", "a.png")
+
+
+def test_numbers_are_there_without_figures(run, model, monkeypatch):
+    def lacks(*_: object) -> None:
+        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.")
+
+    monkeypatch.setattr("attnlimit.report.figures.style._figure_class", lacks)
+    told = run("analyze", model, *READ, "--out", "a/b")
+    assert "No figures: Figures need matplotlib" in told.stderr
+    record = json.loads(Path("a/b/run.json").read_text())
+    assert (record["dtype"], record["text"].split(", token")[0]) == ("float32", "2 passages of 't'")
+
+
+def test_a_name_that_is_no_formula_is_drawn_and_other_models_are_told(run, model, monkeypatch):
+    Path("m$^$x").symlink_to(model)
+    run("analyze", "m$^$x", *READ, "--out", "a")
+    assert Path("a/heatmap.png").stat().st_size > 1000
+    run("budget", "a", "--rel-error", "0.5", "--out", "b/b.json")
+
+    def stop(*_: object, **__: object) -> None:
+        raise InputError("enough")
+
+    monkeypatch.setattr("attnlimit.models.judge.verify", stop)
+    told = run("verify", model, "--budgets", "b/b.json", "--text", "t.txt", code=2).stderr
+    assert "b.json was made for m$^$x, and this is" in told
+
+
+# --- ordinary input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dtype", "int8"], "dtype must be float32"),
+        (["--dtype", "foo"], "dtype must be float32"),
+        (["--device", "foo"], "There is no device 'foo' here"),
+        (["--device", "meta"], "meta holds shapes without numbers"),
+        (["--seed", 2**70], "seed"),
+    ],
+)
+def test_what_a_model_is_not_given(refused, model, words, message):
+    assert message in refused("analyze", model, *READ, *words)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there(refused, model):
+    assert "There is no device 'cuda' here" in refused("analyze", model, *READ, "--device", "cuda")
+
+
+def test_more_passages_than_queries_and_double_precision(run, model):
+    read = [*READ[:5], "3", "--queries", "2", "--answer", "on"]
+    run("analyze", model, *read, "--dtype", "float64", "--out", "a")
+    assert json.loads(Path("a/run.json").read_text())["dtype"] == "float64"
+
+
+def test_a_config_of_other_weights_and_a_tokenizer_without_words(refused, model):
+    import shutil
+
+    shutil.copytree(model, "config")
+    Path("config/config.json").write_text(
+        Path("config/config.json").read_text().replace('"hidden_size": 16', '"hidden_size": 8')
+    )
+    told = CliRunner().invoke(app, ["analyze", "config", *READ])
+    assert told.exit_code == 2
+    assert "its config.json does not match its weights" in told.stderr
+    shutil.copytree(model, "wordless")
+    for name in ("vocab.txt", "tokenizer.json"):
+        Path("wordless", name).unlink()
+    assert "vocabulary is missing" in refused("analyze", "wordless", *READ)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(refused, monkeypatch):
+    asked = []
+
+    class Session:
+        def head(self, *_: object, **__: object) -> None:
+            asked.append(time.monotonic())
+            raise ConnectionError
+
+    monkeypatch.setattr("huggingface_hub.get_session", Session)
+    assert "'no-such/model' cannot be had from the Hugging Face hub" in refused("analyze", "no-such/model")
+    assert len(asked) == 1
+    assert time.monotonic() - asked[0] < 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("analyze ", "A model is named by a folder"),
+        ("curve --horizon 1 --cov 0", "do not vary"),
+        ("curve --horizon 1 --measure sphere --scale 0", "radius must be a finite number above 0"),
+        ("curve --horizon 1e160", "The horizon is"),
+        ("curve --horizon 1e5", "The horizon is 1e+05, and averages over queries are computed up to 40"),
+        ("phase --kappa 1e10 --n 100", "The scores of a query spread by 1e+10"),
+        (
+            f"curve --horizon 1 --method monte-carlo --n 10,20 --seed {2**70}",
+            "A seed is a whole number of 64 bits",
+        ),
+    ],
+)
+def test_what_is_refused_at_once(refused, words, message):
+    started = time.monotonic()
+    assert message in refused(*words.split(" "))
+    assert time.monotonic() - started < 5
+
+
+def test_a_dry_run_of_very_many_replicates(run):
+    spec = Path(__file__).parents[2] / "examples" / "tiny.yaml"
+    Path("a.yaml").write_text(spec.read_text().replace("replicates: 40", "replicates: 200_000_000"))
+    found = json.loads(run("sweep", "a.yaml", "--dry-run", "--json").stdout)
+    assert found["tasks"] == 3 * 20_000_000
+
+
+def test_the_tuned_head_of_one_token_is_none():
+    task = al.icl.LinearRegression(3, noise=0.5)
+    block, risk = al.icl.tuned(task, 1)
+    measured = al.icl.finite_risk(task, block, [1]).risk
+    assert float(measured[0]) == pytest.approx(risk, rel=0.05)
+    assert risk < float(al.icl.finite_risk(task, al.icl.endpoint(task), [1]).risk[0])
+
+
+# --- what is shown ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_are_split_and_never_cut(width):
+    rows = [[str(layer), *(f"{100 * layer + head}" for head in range(32))] for layer in range(4)]
+    console = Console(width=width, markup=False, highlight=False)
+    with console.capture() as shown:
+        console.print(table("Keys", ["layer", *(f"h{head}" for head in range(32))], rows))
+    lines = shown.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in shown.get()
+    for row in rows:
+        there = [cell for line in lines if line.split()[:1] == row[:1] for cell in line.split()[1:]]
+        assert there == row[1:]
+
+
+def test_a_single_n_has_no_slope(run):
+    assert "nan" not in run("curve", "--horizon", "1", "--n", "100").stdout
+
+
+def test_words_in_brackets_are_shown(capsys):
+    Plain().print(table("[a]", ["[b]"], [["[c] :smile:"]]))
+    Plain().print("pip install 'attnlimit[models]'")
+    assert capsys.readouterr().out.split() == [
+        "[a]",
+        "[b]",
+        "[c]",
+        ":smile:",
+        "pip",
+        "install",
+        "'attnlimit[models]'",
+    ]
+
+
+def test_sentences_are_not_wrapped_in_pipes(capsys):
+    Plain().print("word " * 60)
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+# --- at the edge of the process ----------------------------------------------------------------------
+
+
+def test_a_terminal_without_greek_and_a_reader_that_leaves():
+    plain = os.environ | {"PYTHONIOENCODING": "ascii"}
+    words = ["bound", "--horizon", "0.5"]
+    told = subprocess.run([*COMMAND, *words], env=plain, capture_output=True, check=True)
+    assert b"averaged" in told.stdout
+    with subprocess.Popen([*COMMAND, "cite"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
+def test_an_early_interrupt_ends_it_without_a_word():
+    with subprocess.Popen([*COMMAND, "curve", "--horizon", "1"], stderr=subprocess.PIPE) as process:
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGINT
+
+
+def test_two_runs_of_one_folder(run, refused):
+    from attnlimit.studies.lock import locked
+
+    spec = Path(__file__).parents[2] / "examples" / "tiny.yaml"
+    Path("a.yaml").write_text(
+        "name: a\nkind: icl\nwhat:\n  task: {dim: 2}\n  lengths: [4, 8]\n"
+        "  optimizer: {lr: 0.1, batch: 8, steps: 8}\n  evaluation: {reports: 2, prompts: 32}\nreplicates: 1\n"
+    )
+    for command, study in (("icl", "a.yaml"), ("sweep", spec)):
+        Path("out").mkdir(exist_ok=True)
+        with locked(Path("out")):
+            assert "is being written by" in refused(command, study, "--out", "out", "--workers", "1")
+    assert (
+        "nan" not in run("icl", "a.yaml", "--out", "out", "--workers", "1").stdout
+    )  # one seed has no interval

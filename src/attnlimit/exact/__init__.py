@@ -5,6 +5,7 @@ from attnlimit.exact.covariance import ErrorCovariance, error_covariance
 from attnlimit.exact.curve import curve
 from attnlimit.exact.design_errors import DesignErrors, design_errors
 from attnlimit.exact.error import ExactError, exact_error
+from attnlimit.exact.gradient_error import GradientError, gradient_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
 from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
@@ -21,6 +22,7 @@ __all__ = [
     "ErrorCovariance",
     "ExactError",
     "GaussianMaximum",
+    "GradientError",
     "HardmaxError",
     "HardmaxGap",
     "PhaseDiagram",
@@ -32,6 +34,7 @@ __all__ = [
     "error_covariance",
     "exact_error",
     "gaussian_maximum",
+    "gradient_error",
     "hardmax_error",
     "hardmax_gap",
     "limit_covariance",

@@ -74,3 +74,42 @@ def test_one_key_alone_makes_the_error(b: float) -> None:
             assert exact >= n * (near - far) * rho**2 / 8
             tried += 1
     assert tried
+
+
+SIGMA = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+
+
+def risk(weights: torch.Tensor, length: float) -> torch.Tensor:
+    """½E(hᵀbAx − wᵀx)² of linear attention, h = ⟨y x⟩ over `length` tokens, noise 0.1: weights are A (4 numbers) and b."""
+    M = weights[4] * weights[:4].reshape(2, 2)
+    square = (1 + 1 / length) * SIGMA @ SIGMA + (SIGMA.trace() + 0.1) / length * SIGMA
+    return 0.5 * ((M.T @ square @ M - 2 * M.T @ SIGMA + torch.eye(2).to(M)) @ SIGMA).trace()
+
+
+def test_flows_stay_together_for_the_time_of_the_theorem() -> None:
+    """Grönwall's bound with ε and K from points around the path; a twentieth of it fails. Both fall like 1/L here."""
+    step, time = 0.01, 0.5
+    start = torch.tensor([0.3, 0.0, 0.0, 0.3, 0.42], dtype=torch.float64)
+    slope = torch.func.grad(risk)
+
+    def path(length: float) -> torch.Tensor:
+        points = [start]
+        for _ in range(round(time / step)):
+            points.append(points[-1] - step * slope(points[-1], length))
+        return torch.stack(points)
+
+    limit = path(math.inf)
+    g = torch.Generator().manual_seed(0)
+    near = limit[::5].repeat(20, 1)
+    near = near + 0.03 * torch.randn(near.shape, generator=g, dtype=torch.float64)
+    hessians = torch.func.vmap(torch.func.jacrev(slope), in_dims=(0, None))(near, math.inf)
+    K = float(torch.linalg.matrix_norm(hessians, 2).max())
+    last = math.inf
+    for length in (300, 3000):
+        both = [torch.func.vmap(slope, in_dims=(0, None))(near, n) for n in (length, math.inf)]
+        bound = float((both[0] - both[1]).norm(dim=-1).max()) * math.expm1(K * time) / K
+        apart = float((path(length) - limit).norm(dim=-1).max())
+        assert apart <= bound
+        assert apart > bound / 20
+        assert apart < last / 5
+        last = apart

@@ -97,8 +97,8 @@ def trajectory_verdicts(points: Points) -> list[Verdict]:
         early = gap[: 1 + _arrival(run)].amax(0)
         claim = f"weights follow the infinite-prompt flow until it arrives, {words}: power of 1/L of the largest distance"
         found.append(at_least(claim, 0.0, *exponent(run.lengths, early), note=ARRIVES))
-        claim = f"and when training ends, {words}: power of 1/L of the distance"
-        found.append(at_least(claim, 0.0, *exponent(run.lengths, gap[-1])))
+        claim = f"beyond the theorem's time, when training ends, {words}: power of 1/L of the distance"
+        found.append(at_least(claim, 0.0, *exponent(run.lengths, gap[-1]), note=HORIZON))
     return found
 
 
@@ -123,6 +123,10 @@ TUNED = 0.02
 NOTE = (
     "The predicted power is that of the exact risk of tuned weights over the same lengths; as L → ∞ it becomes 1, twice the rms "
     "exponent at the horizon that these weights tend to."
+)
+HORIZON = (
+    "The flows of L and of infinitely many tokens stay together for a time of order log L (Theorem 16 of Proofs); what happens later no "
+    "theorem says, and a difference here refutes none."
 )
 ARRIVES = (
     "Arrival is when the infinite-prompt risk of the longest prompts' weights is a tenth of what it was. Afterwards weights "

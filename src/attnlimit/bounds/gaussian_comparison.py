@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError
@@ -61,6 +60,8 @@ class QuadraticMoment:
     def best(self, n: float, size: float = 1.0, growth: float = 0.0) -> float:
         """min over p ∈ [0, 1] of n^{−p/2} E (size + growth·‖a‖) e^{pD/2}; every p gives a bound, and so does every q > p in
         ‖a‖ e^{ps‖a‖²/2} ≤ e^{qs‖a‖²/2}/√(es(q − p))."""
+        from scipy.optimize import minimize_scalar  # slow to import
+
         most = (1 - 1e-12) / max(self.horizon**2, 1e-300)
 
         def at(p: float) -> float:

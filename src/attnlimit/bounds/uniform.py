@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import torch
-from scipy.optimize import minimize_scalar
 
 from attnlimit.attention import Head
 from attnlimit.bounds.concentration import bernstein
@@ -105,6 +104,7 @@ def _smaller(one: Bound, other: Bound) -> Bound:
 
 def _net(n: float, rank: int, radius: float, slope: float, delta: float) -> float:
     """min over η of √(2(log 2/δ + k log(1 + 2r/η))/n) + slope·η; any η gives a bound, so a rough minimum is one."""
+    from scipy.optimize import minimize_scalar  # slow to import
 
     def at(log_eta: float) -> float:
         eta = math.exp(log_eta)

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from attnlimit import __version__
-from attnlimit.cli.analyze import analyze
-from attnlimit.cli.bound import bound
 from attnlimit.cli.boundary import DEBUG, Boundary
-from attnlimit.cli.budget import budget
-from attnlimit.cli.cite import cite
-from attnlimit.cli.compare import compare
-from attnlimit.cli.complexity import complexity
-from attnlimit.cli.curve import curve
-from attnlimit.cli.doctor import doctor
-from attnlimit.cli.downstream import downstream
-from attnlimit.cli.export import export
-from attnlimit.cli.icl import icl
-from attnlimit.cli.phase import phase
-from attnlimit.cli.report import report
-from attnlimit.cli.reproduce import reproduce
-from attnlimit.cli.runs import runs
-from attnlimit.cli.sweep import sweep
-from attnlimit.cli.verify import verify
 
 app = typer.Typer(
     name="attnlimit",
@@ -37,35 +19,36 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 unusable input, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-PANELS: dict[str, dict[Callable[..., None], str]] = {
+PANELS = {
     "Models": {
-        analyze: "Keys that every head of a model needs on a text, exactly.",
-        budget: "A budget file: the keys of every head for an error or a total.",
-        verify: "The model with budgets against the full one, and a verdict.",
-        compare: "Budgets beside other methods that read as many keys.",
-        downstream: "The model's task against the keys of its heads.",
-        report: "A run as one HTML file.",
+        "analyze": "Keys that every head of a model needs on a text, exactly.",
+        "budget": "A budget file: the keys of every head for an error or a total.",
+        "verify": "The model with budgets against the full one, and a verdict.",
+        "compare": "Budgets beside other methods that read as many keys.",
+        "downstream": "The model's task against the keys of its heads.",
+        "report": "A run as one HTML file.",
     },
     "Token laws": {
-        curve: "Error of n-token attention against its limit, for each n.",
-        complexity: "Least number of tokens n(ε) for an error ε.",
-        phase: "Error over score spread and n, and where averaging ends.",
-        bound: "What can be proved for n tokens.",
+        "curve": "Error of n-token attention against its limit, for each n.",
+        "complexity": "Least number of tokens n(ε) for an error ε.",
+        "phase": "Error over score spread and n, and where averaging ends.",
+        "bound": "What can be proved for n tokens.",
     },
     "Studies and tools": {
-        sweep: "Run a study, on one core or a cluster; stopped ones go on.",
-        icl: "Train on finite prompts, against the infinite-prompt limit.",
-        reproduce: "Published results, measured against predicted.",
-        runs: "List the runs of studies and where they stand.",
-        export: "Tables, summary and figures of a study, also a running one.",
-        doctor: "What is installed, missing and found on this machine.",
-        cite: "BibTeX of the works behind attnlimit.",
+        "sweep": "Run a study, on one core or a cluster; stopped ones go on.",
+        "icl": "Train on finite prompts, against the infinite-prompt limit.",
+        "reproduce": "Published results, measured against predicted.",
+        "runs": "List the runs of studies and where they stand.",
+        "export": "Tables, summary and figures of a study, also a running one.",
+        "doctor": "What is installed, missing and found on this machine.",
+        "cite": "BibTeX of the works behind attnlimit.",
     },
 }
-"""Each command with its line in `attnlimit --help`, which fits one screen."""
+"""Each command, which is the function of that name in the file of that name, with its line in `attnlimit --help`, which fits one
+screen and imports no command."""
 for panel, commands in PANELS.items():
     for command, line in commands.items():
-        app.command(rich_help_panel=panel, short_help=line)(command)
+        app.command(command, rich_help_panel=panel, short_help=line)(lambda: None)
 
 
 def _version(wanted: bool) -> bool:

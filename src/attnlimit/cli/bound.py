@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import Parameter, signature
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.text import Text
 
 import attnlimit as al
-from attnlimit.bounds import Bound, all_bounds
 from attnlimit.cli.common import AsJson, Sizes, out, print_json, table, whole_numbers
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import HypothesisFailed, LimitDoesNotExist
-from attnlimit.inputs import as_positive
+
+if TYPE_CHECKING:
+    from attnlimit.bounds import Bound
 
 
 @of_law("sphere", 3)
@@ -30,6 +30,10 @@ def bound(
     as_json: AsJson = False,
 ) -> None:
     """Proved upper bounds on the error of n-token attention, with explicit constants and their hypotheses."""
+    import torch
+
+    from attnlimit.inputs import as_positive
+
     sizes = whole_numbers(n)
     x = torch.zeros(head.query_dim, dtype=torch.float64)
     x[0] = as_positive(query_radius, "--query-radius")
@@ -53,7 +57,7 @@ def _bounds(known: Mapping[str, object]) -> tuple[list[Bound], dict[str, str]]:
     fail; when all are, the first of them says so."""
     found: list[Bound] = []
     refused: dict[str, HypothesisFailed | LimitDoesNotExist] = {}
-    for name, function in all_bounds().items():
+    for name, function in al.bounds.all_bounds().items():
         asked = signature(function).parameters.values()
         if any(one.default is Parameter.empty and one.name not in known for one in asked):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires
 from re import match, search
 from typing import Any, NoReturn
@@ -33,6 +34,11 @@ class Boundary(TyperGroup):
         given = [one for one in args if one != DEBUG]
         return super().parse_args(ctx, [DEBUG, *given] if len(given) < len(args) else given)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command itself, whose file is imported now that it is wanted."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and command(name), rest
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -47,6 +53,13 @@ class Boundary(TyperGroup):
             if ctx.params.get("debug") or getattr(problem, "errno", None) == errno.EPIPE:
                 raise
             _leave(problem)
+
+
+def command(name: str) -> Any:
+    """The command of that name, from the file of that name."""
+    one = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    one.command(name)(getattr(import_module(f"attnlimit.cli.{name}"), name))
+    return typer.main.get_command(one)
 
 
 def _leave(problem: Exception) -> NoReturn:

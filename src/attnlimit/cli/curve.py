@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,13 +11,10 @@ import attnlimit as al
 from attnlimit.cli.common import AsJson, Plot, Sizes, out, print_json, progress, table, whole_numbers
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import AttnlimitError, InputError
-from attnlimit.exact.curve import query_average
-from attnlimit.rates import PowerFit, Rates, rates
-from attnlimit.report.figures.curves import convergence_figure, curve_figure
 from attnlimit.report.figures.style import save
-from attnlimit.sampling import Convergence, Own, measure_convergence
-from attnlimit.sampling.convergence import as_statistic
-from attnlimit.sampling.statistic import MANY
+
+if TYPE_CHECKING:
+    from attnlimit.rates import PowerFit
 
 
 @of_law()
@@ -48,16 +45,19 @@ def curve(
     if method == "exact":
         _exact(head, law, sizes, as_json, plot)
     elif method == "monte-carlo":
+        from attnlimit.sampling.convergence import as_statistic
+        from attnlimit.sampling.statistic import MANY
+
         given = {"order": order, "radius": radius}
         options = {name: value for name, value in given.items() if value is not None}
         with progress("replicates") as step:
-            result = measure_convergence(
+            result = al.measure_convergence(
                 head,
                 law,
                 sizes,
                 statistic=as_statistic({"name": statistic, **options}),
                 replicates=replicates,
-                queries=Own(queries or MANY) if self_attention else queries,
+                queries=al.Own(queries or MANY) if self_attention else queries,
                 generator=seed,
                 progress=step,
             )
@@ -66,18 +66,22 @@ def curve(
         raise InputError(f"--method must be exact or monte-carlo, got {method!r}.")
 
 
-def _asymptotic(head: al.Head, law: al.Measure) -> Rates | None:
+def _asymptotic(head: al.Head, law: al.Measure) -> al.Rates | None:
     try:
-        return rates(head, law)
+        return al.rates(head, law)
     except AttnlimitError:
         return None  # no exponents are known for this law; the curve stands by itself
 
 
 def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot: Path | None) -> None:
+    from attnlimit.exact.curve import query_average
+
     rms, mean_rms = query_average(head, law, max(sizes))(sizes)
     asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
+        from attnlimit.report.figures.curves import curve_figure
+
         title = f"{law!r}, horizon {al.horizon(head, law):.3g}"
         where = save(curve_figure(rms, mean_rms, rates=asymptotic, title=title), plot)
     if as_json:
@@ -101,8 +105,14 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     _say_last(asymptotic, where)
 
 
-def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, plot: Path | None) -> None:
-    where = None if plot is None else save(convergence_figure(result, asymptotic), plot)
+def _monte_carlo(
+    result: al.Convergence, asymptotic: al.Rates | None, as_json: bool, plot: Path | None
+) -> None:
+    where = None
+    if plot is not None:
+        from attnlimit.report.figures.curves import convergence_figure
+
+        where = save(convergence_figure(result, asymptotic), plot)
     fit = _fit(result)
     if as_json:
         exponents = None if asymptotic is None else asymptotic.to_dict()
@@ -121,14 +131,14 @@ def _monte_carlo(result: Convergence, asymptotic: Rates | None, as_json: bool, p
     _say_last(asymptotic, where)
 
 
-def _say_last(asymptotic: Rates | None, figure: Path | None) -> None:
+def _say_last(asymptotic: al.Rates | None, figure: Path | None) -> None:
     if asymptotic is not None:
         out.print(f"As n → ∞: {asymptotic!r}")
     if figure is not None:
         out.print(f"Figure: {figure}")
 
 
-def _fit(result: Convergence) -> PowerFit | None:
+def _fit(result: al.Convergence) -> PowerFit | None:
     try:
         return result.fit()
     except AttnlimitError:

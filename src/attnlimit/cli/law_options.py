@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import wraps
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 
-import torch
 import typer
 
 import attnlimit as al
 from attnlimit.errors import InputError
-from attnlimit.files.arrays import open_rows
-from attnlimit.measures import laws
 
-LAWS = {name: law for name, law in laws().items() if law.spec.on_command_line}
-"""The laws that a dimension and a size make."""
 MeasureName = Annotated[
-    str, typer.Option("--measure", help=f"Token law: {', '.join([*LAWS][:-1])} or {[*LAWS][-1]}.")
+    str, typer.Option("--measure", help="Token law: ball, box, gaussian, laplace, rademacher or sphere.")
 ]
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
 Cov = Annotated[
@@ -37,21 +33,31 @@ MatrixV = Annotated[str | None, typer.Option("--V", help="Value matrix V as a fi
 
 def law_of(measure: MeasureName, dim: Dim, cov: Cov = None, scale: Scale = 1.0) -> al.Measure:
     """The token law that the options describe."""
-    if measure not in LAWS:
-        raise InputError(f"--measure must be one of {', '.join(LAWS)}; got {measure!r}.")
-    law = LAWS[measure]
+    import torch
+
+    laws = sized_laws()
+    if measure not in laws:
+        raise InputError(f"--measure must be one of {', '.join(laws)}; got {measure!r}.")
+    law = laws[measure]
     if cov is None:
         return law.sized(dim, scale)
     if "cov" not in law.spec.fields:
-        takers = " and ".join(name for name, one in LAWS.items() if "cov" in one.spec.fields)
+        takers = " and ".join(name for name, one in laws.items() if "cov" in one.spec.fields)
         raise InputError(f"--cov is for {takers} tokens; {measure} takes --scale.")
     value = torch.tensor(float(cov), dtype=torch.float64) if _is_number(cov) else _matrix(cov)
     fields = law.spec.filled(dim if _is_number(cov) else None, scale)
     return law.from_spec(torch.empty(0, dtype=torch.float64), **fields | {"cov": value})
 
 
+def sized_laws() -> dict[str, type[al.Measure]]:
+    """The laws that a dimension and a size make."""
+    return {name: law for name, law in al.measures.laws().items() if law.spec.on_command_line}
+
+
 def head_of(law: al.Measure, horizon: Horizon = None, A: MatrixA = None, V: MatrixV = None) -> al.Head:
     """The head that the options describe: A from a file, or the multiple of the identity with that horizon."""
+    import torch
+
     if (horizon is None) == (A is None):
         raise InputError("Give the head either by --horizon H or by --A FILE.")
     values = None if V is None else _matrix(V)
@@ -76,6 +82,8 @@ def _is_number(text: str) -> bool:
 
 
 def _matrix(path: str) -> Any:
+    from attnlimit.files.arrays import open_rows
+
     file = open_rows(path)
     return file.rows(0, file.shape[0]).double()
 
@@ -85,14 +93,10 @@ def of_law(measure: str = "gaussian", dim: int = 1) -> Callable[[Callable[..., N
     `head_of`, with these defaults."""
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
-        own = dict(signature(command, eval_str=True).parameters)
-        law_options = dict(signature(law_of, eval_str=True).parameters)
+        own, law_options = _options(command), _options(law_of)
         for name, default in {"measure": measure, "dim": dim}.items():
             law_options[name] = law_options[name].replace(default=default)
-        head_options = dict(signature(head_of, eval_str=True).parameters) if "head" in own else {}
-        for made in ("law", "head"):
-            own.pop(made, None)
-            head_options.pop(made, None)
+        head_options = _options(head_of) if "head" in signature(command).parameters else {}
 
         @wraps(command)
         def run(**given: Any) -> None:
@@ -107,3 +111,13 @@ def of_law(measure: str = "gaussian", dim: int = 1) -> Callable[[Callable[..., N
         return run
 
     return with_options
+
+
+def _options(function: Callable[..., object]) -> dict[str, Parameter]:
+    """Its parameters but the law and the head, whose types are not looked up: that would import torch."""
+    shared = vars(sys.modules[function.__module__])
+    return {
+        name: one.replace(annotation=eval(one.annotation, shared))
+        for name, one in signature(function).parameters.items()
+        if name not in ("law", "head")
+    }

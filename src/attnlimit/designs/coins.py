@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.stats import binom
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks, uniform
@@ -29,6 +28,8 @@ class Coins(Draw):
 
     def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
         """How many keys from one uniform number for all n, given that there is one; which ones from one order."""
+        from scipy.stats import binom  # slow to import
+
         order = torch.randperm(population, generator=generator, device=generator.device)
         p = np.asarray(n) / population
         nobody = (1 - p) ** population

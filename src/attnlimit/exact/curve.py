@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.interpolate import CubicSpline
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -107,6 +106,8 @@ class _Table:
 
     def at(self, spread: Tensor) -> _Table:
         """By cubic splines of the logarithms."""
+        from scipy.interpolate import CubicSpline  # slow to import
+
         place = spread.clamp(self.spread[0], self.spread[-1]).numpy()
         logs = (t.clamp_min(1e-300).log().numpy() for t in (self.along, self.across))
         along, across = (

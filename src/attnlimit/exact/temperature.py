@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -185,6 +184,8 @@ def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array)
 
 def _search(error: Callable[[float], float], start: float) -> float:
     """The κ of least error: a walk from `start` in steps of √10, then a bounded search around the best step."""
+    from scipy.optimize import minimize_scalar  # slow to import
+
     walk = [error(start)]
     while len(walk) - walk.index(min(walk)) <= PATIENCE:
         try:

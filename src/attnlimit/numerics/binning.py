@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from attnlimit.numerics.compiled import has_numba, run_compiled
@@ -97,6 +96,8 @@ def _sparse(
     skipped: Tensor | None,
 ) -> Tensor:
     """The same without numba: a matrix with one entry in each row, times the values, a query at a time."""
+    from scipy.sparse import csr_array  # slow to import
+
     rows, one = torch.arange(scores.shape[1] + 1).numpy(), torch.ones_like(values[0, :, :1])
     sums = []
     for i in range(scores.shape[0]):

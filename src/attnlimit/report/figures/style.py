@@ -1,4 +1,7 @@
-"""One look for all figures: colour-blind safe, with units and intervals, no global state."""
+"""One look for all figures: colour-blind safe, with units and intervals, no global state.
+
+The commands import this to know what they can draw, so numpy and torch are imported where something is drawn.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
-
 from attnlimit.drawing import Axes, Figure
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import replacing
-from attnlimit.rates import exponents
 
 # Okabe and Ito's palette, in the order the figures use it
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, BLACK = (
@@ -89,11 +89,13 @@ def shades(count: int, last: float = 0.92) -> Any:
     """Colours for what has an order, from dark to light."""
     from matplotlib import colormaps
 
-    return colormaps["viridis"](np.linspace(0.0, last, count))
+    return colormaps["viridis"]([last * k / max(1, count - 1) for k in range(count)])
 
 
-def bars(centre: np.ndarray, intervals: Iterable[object]) -> np.ndarray:
+def bars(centre: Any, intervals: Iterable[object]) -> Any:
     """How far intervals (low, high) reach below and above the values; a percentile interval need not hold its value."""
+    import numpy as np
+
     low, high = np.array(list(intervals)).T
     return np.stack([centre - low, high - centre]).clip(0)
 
@@ -116,8 +118,10 @@ def finish(
         ax.legend(frameon=False, **{"fontsize": 8, **(legend or {})})
 
 
-def exponent_lines(ax: Axes, horizons: np.ndarray, **labels: str) -> None:
+def exponent_lines(ax: Axes, horizons: Any, **labels: str) -> None:
     """The exponents of n → ∞ with these names in `Rates`, against the horizon."""
+    from attnlimit.rates import exponents
+
     known = [exponents(float(H)) for H in horizons]
     for name, label in labels.items():
         ax.plot(horizons, [float(getattr(one, name)) for one in known], label=label, **EXPONENTS[name])

@@ -42,7 +42,7 @@ class Task:
     threads: int = 1
     """Sums may depend on the number of threads, so it belongs to the task."""
     place: str | None = field(default=None, compare=False)
-    """A folder of the run for its checkpoints: where it runs, not what it is."""
+    """A folder of its own in the run for its checkpoints: where it runs, not what it is."""
 
     @cached_property
     def id(self) -> bytes:

@@ -137,7 +137,7 @@ def analyze(
         looking = work.outputs.attached(loaded.model)
         with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
             work.total = len(batches) * len(observed.layers)
-            run_backbone(loaded, input_ids=batch.to(loaded.model.device))
+            run_backbone(loaded, input_ids=batch.to(loaded.device))
         work.batch += 1
         if kept is not None:
             kept.write(work.state())
@@ -331,7 +331,11 @@ def short_name(name: str) -> str:
 
 
 def _refuse_too_large(loaded: Loaded, memory: Memory) -> None:
-    room = available_memory(loaded.model.device)
+    if loaded.on_disk:
+        raise ModelNotSupported(
+            f"Part of {loaded.name} is left on disk, and going backward would bring all of it into memory at once: {OFF}."
+        )
+    room = available_memory(loaded.device)
     if room is not None and memory.peak > room:
         raise ModelNotSupported(
             f"Going backward through {loaded.name} takes {memory}, but {room / 1e9:.2g} GB are free: use shorter passages "

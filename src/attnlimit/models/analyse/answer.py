@@ -143,7 +143,7 @@ class Answering:
         """What budgets do to the answer, mean over some passages."""
         layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
         budgets = [Budgets("", layers, heads * group, tuple(one), group=group) for one in tried]
-        some, totals = self.windows[:TRIED_ON].to(self.loaded.model.device), [0.0] * len(tried)
+        some, totals = self.windows[:TRIED_ON].to(self.loaded.device), [0.0] * len(tried)
         for ids in some.split(1):
             full = model_answer(self.loaded, ids)
             for place, one in enumerate(budgets):

@@ -17,6 +17,10 @@ class CannotWrite(InputError, OSError):
     """A file cannot be written there: no such place, no right to, or a full disk."""
 
 
+class RunLocked(AttnlimitError):
+    """Another process writes to the run directory; the message names it."""
+
+
 class LimitDoesNotExist(AttnlimitError, ArithmeticError):
     """The quantity diverges with the number of tokens, so there is no number to return."""
 

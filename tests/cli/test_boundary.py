@@ -354,7 +354,7 @@ def test_an_early_interrupt_ends_it_without_a_word():
 
 
 def test_two_runs_of_one_folder(run, refused):
-    from attnlimit.studies.store import locked
+    from attnlimit.files.lock import locked
 
     spec = Path(__file__).parents[2] / "examples" / "tiny.yaml"
     Path("a.yaml").write_text(

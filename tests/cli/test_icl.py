@@ -152,13 +152,13 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_bit_for_bit() -> None:
     command = [sys.executable, "-c", "from attnlimit.cli import app; app()", "icl", spec, "--out", "parts", "--workers", "1"]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not [*Path("parts").glob("checkpoints/*.safetensors")] and time.monotonic() < deadline:
+    while not [*Path("parts").glob("checkpoints/*/*.safetensors")] and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     assert "--resume" in told
-    assert [*Path("parts").glob("checkpoints/*.safetensors")]
+    assert [*Path("parts").glob("checkpoints/*/*.safetensors")]
     assert called("parts", "--resume")[0] == 0
     assert pq.read_table("parts/results.parquet") == pq.read_table("whole/results.parquet")
     assert not [*Path("parts").glob("checkpoints/*")]

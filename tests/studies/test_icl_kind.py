@@ -104,7 +104,7 @@ def test_a_training_of_hours_is_timed_by_a_few_steps() -> None:
 
 def test_a_training_that_was_stopped_goes_on(tmp_path, monkeypatch) -> None:
     """Stopped after its second report, it is not done again from the start, and ends the same; its checkpoint lies where the
-    engine says, and is gone when it is done."""
+    engine says."""
     found = kind("icl")
     what, place = found.model_validate(SMALL), tmp_path / "checkpoints"
     plain = found.run(what, 2, 5, None)
@@ -127,7 +127,6 @@ def test_a_training_that_was_stopped_goes_on(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(trainings, "train", watched)
     assert same(found.run(what, 2, 5, place), plain)
     assert seen == [4]  # step 1 was kept
-    assert list(place.iterdir()) == []
 
 
 def test_points_are_compared_by_task() -> None:

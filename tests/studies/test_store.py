@@ -18,8 +18,9 @@ import pytest
 
 import attnlimit.studies
 from attnlimit.errors import InputError
+from attnlimit.files.lock import holder, locked
 from attnlimit.studies import RunLocked, StoreError, export, find_runs, open_run, run_study, study_from
-from attnlimit.studies.store import TABLES, Store, holder, in_words, locked
+from attnlimit.studies.store import TABLES, Store, in_words
 from attnlimit.studies.view import columns, replacing, rows
 
 

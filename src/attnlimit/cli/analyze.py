@@ -47,6 +47,7 @@ def analyze(
     as_json: AsJson = False,
 ) -> None:
     """How many keys every head of a model needs on a text: exact, per layer and head."""
+    from attnlimit.files.lock import locked
     from attnlimit.models.analyse.analyze import Reading
     from attnlimit.models.analyse.analyze import analyze as analyze_model
     from attnlimit.models.see.text import documents
@@ -65,20 +66,24 @@ def analyze(
         grouped=keys_by == "group",
         seed=seed,
     )
-    loaded = loaded_model(model, device, dtype)
-    given = None if text is None else documents(text)
-    with progress("layers") as step:
-        run = analyze_model(
-            loaded,
-            given,
-            rel_error=rel_error,
-            reading=reading,
-            progress=step,
-            before=lambda memory: err.print(f"Memory: {memory}."),
-        )
-    run.save(folder)
-    figures = _figures(run, folder)
-    report = write_report(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        loaded = loaded_model(model, device, dtype)
+        given = None if text is None else documents(text)
+        with progress("layers") as step:
+            run = analyze_model(
+                loaded,
+                given,
+                rel_error=rel_error,
+                reading=reading,
+                progress=step,
+                before=lambda memory: err.print(f"Memory: {memory}."),
+                folder=folder,
+                note=err.print,
+            )
+        run.save(folder)
+        figures = _figures(run, folder)
+        report = write_report(folder)
     if as_json:
         print_json(run.to_dict())
         return

@@ -26,7 +26,7 @@ Seeds = Annotated[int, typer.Option(min=1, help="Sampled runs, with seeds 0, 1, 
 PerQuery = Annotated[
     bool, typer.Option("--per-query/--shared", help="Keys of each query, or one order for the whole text.")
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, …")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, … or auto: spread over GPUs, memory and disk.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, …")]
 
 

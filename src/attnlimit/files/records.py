@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 from attnlimit.errors import CannotWrite, MissingExtra
 
 Rows = Sequence[Mapping[str, Any]]
+PARTIAL = ".partial"
+"""How names of half-written files end."""
 
 
 @contextmanager
@@ -25,7 +27,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise CannotWrite(f"{path} is a folder: give the name of a file to write.")
-    new = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    new = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

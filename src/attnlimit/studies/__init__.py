@@ -1,6 +1,6 @@
 """Studies: a specification becomes tasks, an executor runs them, a store keeps what they found."""
 
-from attnlimit.errors import MissingExtra
+from attnlimit.errors import MissingExtra, RunLocked
 
 try:
     import filelock  # noqa: F401
@@ -12,7 +12,7 @@ except ImportError as missing:
     ) from missing
 
 from attnlimit.studies.coordinator import Finished, Progress, run_study
-from attnlimit.studies.errors import RunLocked, StoreError, WorkersLost
+from attnlimit.studies.errors import StoreError, WorkersLost
 from attnlimit.studies.estimate import Cost, estimate
 from attnlimit.studies.executors import Serial
 from attnlimit.studies.executors.dask import Dask, connect

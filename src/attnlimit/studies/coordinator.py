@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from attnlimit.files.lock import locked
 from attnlimit.studies import machine
 from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors import Executor, Serial
 from attnlimit.studies.kind import Result, kind
 from attnlimit.studies.spec import Study, count_points, points, rounded, task, tasks
 from attnlimit.studies.stop import Stop
-from attnlimit.studies.store import Store, Waiting, in_words, locked
+from attnlimit.studies.store import Store, Waiting, in_words
 from attnlimit.studies.view import describe
 from attnlimit.studies.work import Ended, unpack
 
@@ -100,7 +102,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.done, self.total = self.store.counts()
-        self._checkpoints = str(self.store.path.resolve().with_name(CHECKPOINTS))
 
     def go(self, executor: Executor) -> None:
         self._tell()
@@ -126,8 +127,11 @@ class Loop:
                 return
             self._flying[row.place] = row
             what = json.loads(row.what)
-            found = task(self.study, what, row.first, row.replicates, self._checkpoints)
+            found = task(self.study, what, row.first, row.replicates, str(self._checkpoints(row)))
             executor.submit(row.place, found.to_bytes())
+
+    def _checkpoints(self, task: Waiting) -> Path:
+        return self.store.path.resolve().with_name(CHECKPOINTS) / task.id.hex()[:16]
 
     def _next(self) -> Waiting | None:
         if self._again:
@@ -146,6 +150,7 @@ class Loop:
             return
         if outcome.how == "done":
             self.store.record(task.id, outcome.body, outcome.seconds)
+            shutil.rmtree(self._checkpoints(task), ignore_errors=True)
             self.done += 1
             self.total += extend(self.study, self.store, task.point)
         elif outcome.how == "lost":
@@ -182,7 +187,8 @@ def run_study(
     with in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        stack.enter_context(locked(folder))
+        with in_words(folder):
+            stack.enter_context(locked(folder))
         stack.enter_context(stop.signals())
         store = Store(folder)
         stack.callback(store.close)

@@ -9,9 +9,5 @@ class StoreError(AttnlimitError, OSError):
     """A run directory cannot be written or read: full disk, read-only, damaged. What was committed stays."""
 
 
-class RunLocked(AttnlimitError):
-    """Another coordinator writes to the run directory; the message names it."""
-
-
 class WorkersLost(AttnlimitError):
     """The executor has gone: its workers do not start, or its scheduler does not answer. Nothing committed is lost."""

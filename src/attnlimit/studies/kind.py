@@ -131,8 +131,8 @@ class Kind(Fields):
         return cls.__module__.rpartition(".")[2]
 
     def run(self, replicates: int, seed: int, place: Path | None) -> Result:
-        """Pure, so that it does not matter where or when it runs. `place` is a folder of the run, which may not be there
-        yet, where a long task may keep checkpoints."""
+        """Pure, so that it does not matter where or when it runs. `place` is a folder of the task's own, which may not
+        be there yet, where it may keep checkpoints; it is removed once the result is committed."""
         raise NotImplementedError
 
     def check(self) -> object:

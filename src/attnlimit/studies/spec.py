@@ -42,7 +42,7 @@ class Task:
     threads: int = 1
     """Sums may depend on the number of threads, so it belongs to the task."""
     place: str | None = field(default=None, compare=False)
-    """A folder of the run for its checkpoints: where it runs, not what it is."""
+    """A folder of its own in the run for its checkpoints: where it runs, not what it is."""
 
     @cached_property
     def id(self) -> bytes:
@@ -111,6 +111,8 @@ class Study(Fields):
     """How often a task that raises an error is tried again."""
     threads: PositiveInt = 1
     """Threads of one task."""
+    task_seconds: PositiveFloat | None = None
+    """A task that takes longer is taken to hang: its worker is ended, and it is set aside after three of them."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """What a Dask worker must offer, as in {GPU: 1}."""
     quick: dict[str, Any] = Field(default_factory=dict)

@@ -17,11 +17,12 @@ from typing import Any
 import yaml
 
 from attnlimit.errors import InputError
+from attnlimit.files.lock import holder
 from attnlimit.files.records import finite, parquet, replacing, write_json, write_text
 from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Study
-from attnlimit.studies.store import NAME, holder, in_words, read_sessions, version
+from attnlimit.studies.store import NAME, in_words, read_sessions, version
 from attnlimit.studies.work import unpack
 
 

@@ -50,7 +50,7 @@ def run(task: Task) -> Result:
     """The result of a task."""
     found = kind(task.kind)
     place = None if task.place is None else Path(task.place)
-    if place is not None and not place.parent.is_dir():
+    if place is not None and not place.parents[1].is_dir():
         place = None  # a worker on another machine, without the disk of the run
     with _threads(task.threads):
         return found.model_validate(task.what).run(task.count, task.stream, place)

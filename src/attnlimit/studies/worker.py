@@ -1,4 +1,4 @@
-"""A worker process: `python -m attnlimit.studies.worker FD` reads tasks from a socket and answers with outcomes."""
+"""A worker process: `python -m attnlimit.studies.worker FD` reads tasks from a pipe and answers with outcomes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
@@ -31,4 +32,5 @@ def _receive(connection: Connection, tasks: SimpleQueue[bytes]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Connection(int(sys.argv[1])))
+    kind = connections.PipeConnection if sys.platform == "win32" else Connection
+    serve(kind(int(sys.argv[1])))

@@ -141,7 +141,7 @@ def test_output_shares_are_those_of_the_projection(bert, run):
 
     def project(call):
         dense = bert.model.encoder.layer[call.layer].attention.output.dense
-        places = [row for place, row in _Plan(bert, windows, SMALL).places if place == len(seen)]
+        places = [row for place, row in _Plan(bert, windows, SMALL, "").places if place == len(seen)]
         each = torch.einsum("lhd,ehd->lhe", call.output()[0, places], dense.weight.view(384, 12, 32)).double()
         weights.setdefault(call.layer, []).append((each.square().sum((0, 2)), each.sum(1).square().sum()))
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -22,7 +22,8 @@ from attnlimit.files.strict import Seed, record
 from attnlimit.inputs import as_positive
 from attnlimit.models.analyse.answer import Answering
 from attnlimit.models.analyse.heads import HeadReport, Measured
-from attnlimit.models.analyse.run import Facts, Run
+from attnlimit.models.analyse.run import UNFINISHED, Facts, Run
+from attnlimit.models.analyse.unfinished import Unfinished, key_of
 from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call, wide
 from attnlimit.models.see.gradient import OFF, unit
@@ -98,11 +99,14 @@ def analyze(
     reading: Reading = USUAL,
     progress: Progress | None = None,
     before: Callable[[Memory], object] | None = None,
+    folder: str | Path | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> Run:
     """For every layer and head: horizon, effective keys, exact error curves, keys needed, slopes, and what they mean.
 
     The text defaults to Wikipedia articles. `progress` is called with (layers done, layers in all), `before` with the
-    memory that it will take, before the model runs.
+    memory that it will take, before the model runs. After every passage what was measured is kept in `folder`, and the same
+    analysis goes on from there, bit for bit, should it be killed (`note` is told); `Run.save` there ends that.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
     rel_error = as_positive(rel_error, "rel_error")
@@ -121,14 +125,22 @@ def analyze(
         answering = Answering(loaded, windows, queries, reading.answer, reading.seed, reading.grouped)
     work = _Work(plan, progress, answering)
     batches = [windows] if reading.pooled else list(windows.split(1))
-    for index, batch in enumerate(batches):
-        work.batch = index
+    kept = None
+    if folder is not None and not reading.pooled:
+        kept = Unfinished(Path(folder) / UNFINISHED, key_of(loaded, _versions(), reading, digest(windows)))
+        work.go_on(kept.read())
+    if work.batch and note is not None:
+        note(f"Going on after passage {work.batch} of {len(batches)}, which are there from before.")
+    for batch in batches[work.batch :]:
         if answering is not None:
-            answering.read(index)
+            answering.read(work.batch)
         looking = work.outputs.attached(loaded.model)
         with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
             work.total = len(batches) * len(observed.layers)
-            run_backbone(loaded, input_ids=batch.to(loaded.model.device))
+            run_backbone(loaded, input_ids=batch.to(loaded.device))
+        work.batch += 1
+        if kept is not None:
+            kept.write(work.state())
     answer = None if answering is None else answering.tried(answering.found())
     return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()), answer)
 
@@ -230,6 +242,23 @@ class _Work:
         self.heads: dict[tuple[int, int], Measured] = {}
         self.outputs = OutputShares()
 
+    def state(self) -> dict[str, Any]:
+        """All that the passages so far have added."""
+        own = {name: getattr(self, name) for name in ("batch", "done", "causal", "heads")}
+        answer = None if self.answering is None else self.answering.state()
+        return own | {"parts": self.outputs.parts, "whole": self.outputs.whole, "answer": answer}
+
+    def go_on(self, state: dict[str, Any] | None) -> None:
+        """After the passages whose state it is."""
+        if state is None:
+            return
+        self.batch, self.done, self.causal, self.heads = (
+            state[k] for k in ("batch", "done", "causal", "heads")
+        )
+        self.outputs.parts, self.outputs.whole = state["parts"], state["whole"]
+        if self.answering is not None:
+            self.answering.go_on(state["answer"])
+
     def handle(self, call: Call) -> Tensor:
         plain = call.bias is None and call.softcap is None and call.sink is None
         if self.pooled and not plain:
@@ -302,7 +331,11 @@ def short_name(name: str) -> str:
 
 
 def _refuse_too_large(loaded: Loaded, memory: Memory) -> None:
-    room = available_memory(loaded.model.device)
+    if loaded.on_disk:
+        raise ModelNotSupported(
+            f"Part of {loaded.name} is left on disk, and going backward would bring all of it into memory at once: {OFF}."
+        )
+    room = available_memory(loaded.device)
     if room is not None and memory.peak > room:
         raise ModelNotSupported(
             f"Going backward through {loaded.name} takes {memory}, but {room / 1e9:.2g} GB are free: use shorter passages "

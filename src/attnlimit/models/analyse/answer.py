@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -55,6 +56,17 @@ class Answering:
         self.rows = spread_rows(ids.shape[1], self.each, self.generator)
         self.gradients = answer_gradients(self.loaded, ids, self.rows, self.draws, self.generator)
         self.passages += [passage] * len(self.rows)
+
+    def state(self) -> dict[str, Any]:
+        """All that the passages so far have added, and where the generator stands."""
+        return {
+            "terms": self.terms, "passages": self.passages, "group": self.group, "generator": self.generator.get_state(),
+        }  # fmt: skip
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """After the passages whose state it is."""
+        self.terms, self.passages, self.group = state["terms"], state["passages"], state["group"]
+        self.generator.set_state(state["generator"])
 
     def add(self, call: Call, head: int) -> None:
         """One head at the passage's queries; with the first of a group, all of it."""
@@ -131,7 +143,7 @@ class Answering:
         """What budgets do to the answer, mean over some passages."""
         layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
         budgets = [Budgets("", layers, heads * group, tuple(one), group=group) for one in tried]
-        some, totals = self.windows[:TRIED_ON].to(self.loaded.model.device), [0.0] * len(tried)
+        some, totals = self.windows[:TRIED_ON].to(self.loaded.device), [0.0] * len(tried)
         for ids in some.split(1):
             full = model_answer(self.loaded, ids)
             for place, one in enumerate(budgets):

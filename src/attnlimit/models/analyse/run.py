@@ -31,7 +31,8 @@ FOR_ANSWER = {"best": "by head and query", "head": "by head", "same": "one desig
 SPLITS = ("answer", "output", "head", "uniform")
 ANSWER_LEVELS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Errors of the answer, nats a token or squared change, for which keys are told unasked."""
-ANSWER = "answer.safetensors"
+ANSWER, UNFINISHED = "answer.safetensors", "unfinished.safetensors"
+"""Beside run.json; and what was measured so far, before there is one."""
 REMEDY = "`attnlimit analyze MODEL --out DIR` makes a run that this version reads."
 
 
@@ -259,12 +260,14 @@ class Run(Drawn):
     def save(self, folder: str | Path) -> Path:
         """Write run.json, heads.parquet (one row a head, sampling and n) and answer.safetensors into a folder."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "run.json", self.to_dict())
         write_table(folder / "heads.parquet", self.rows())
+        # an earlier run.json goes first and the new one comes last: it never stands beside another run's answer
+        (folder / "run.json").unlink(missing_ok=True)
         (folder / ANSWER).unlink(missing_ok=True)
         if self.answer is not None:
             self.answer.save(folder / ANSWER)
+        write_json(folder / "run.json", self.to_dict())
+        (folder / UNFINISHED).unlink(missing_ok=True)
         return folder
 
     def rows(self) -> list[dict[str, object]]:

@@ -73,7 +73,7 @@ def heads_seen(
     for ids in token_windows(tokenizer, texts, length, most=passages):
         work.rows = places[torch.randperm(len(places), generator=generator)[:queries]].sort().values
         with torch.no_grad(), observe(loaded.model, work.handle):
-            loaded.model(input_ids=ids[None].to(loaded.model.device))
+            loaded.model(input_ids=ids[None].to(loaded.device))
     return tuple(work.head(*place) for place in sorted(work.seen))
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.designs.by_query import FEWEST, TOPS, choose
 from attnlimit.errors import InputError
+from attnlimit.files.tensors import read_tensors, write_tensors
 from attnlimit.models.budget.budgets import HeadBudget, Predicted
 
 BASE = Kept(own=True, sinks=4)
@@ -180,21 +181,16 @@ class Answer:
     # --- files ------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        from safetensors.torch import save_file
-
-        tensors = {name: getattr(self, name).contiguous() for name in ARRAYS}
-        save_file(tensors, str(path), metadata={"unit": self.unit, "group": str(self.group)})
+        tensors = {name: getattr(self, name) for name in ARRAYS}
+        write_tensors(path, tensors, {"unit": self.unit, "group": str(self.group)})
 
     @classmethod
     def load(cls, path: Path) -> Answer:
         """From its file, whose arrays must fit together."""
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(str(path), "pt") as file:
-                found = {name: file.get_tensor(name) for name in ARRAYS}
-                known = file.metadata() or {}
-        except (OSError, SafetensorError) as problem:
+            tensors, known = read_tensors(path)
+            found = {name: tensors[name] for name in ARRAYS}
+        except (InputError, KeyError) as problem:
             raise InputError(
                 f"{path} cannot be read, so nothing is known of the model's answer: analyse again."
             ) from problem

@@ -188,7 +188,7 @@ def compare(
         steps.skip(1)
     work = _Work(loaded, plans, seeds, steps)
     for ids in found:
-        work.add(ids[None].to(loaded.model.device))
+        work.add(ids[None].to(loaded.device))
     points = [
         Point(
             name,

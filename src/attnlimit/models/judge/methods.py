@@ -69,7 +69,7 @@ class Ground:
             torch.no_grad(),
             sampled_attention(self.loaded.model, self.alike(kept), sizes=everything) as attended,
         ):
-            run_backbone(self.loaded, input_ids=self.ids[None].to(self.loaded.model.device))
+            run_backbone(self.loaded, input_ids=self.ids[None].to(self.loaded.device))
         return attended
 
     @cached_property

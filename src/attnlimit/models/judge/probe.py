@@ -54,7 +54,7 @@ def probe(
     rows = measured_rows(loaded.tokenizer, windows.shape[1])
     found: list[tuple[Tensor, ...]] = []
     attended: list[Attended] = []
-    for done, ids in enumerate(windows.to(loaded.model.device), 1):
+    for done, ids in enumerate(windows.to(loaded.device), 1):
         heads = _Heads(budgets, rows, generators)
         changes: list[tuple[Tensor, ...]] = []
         with torch.no_grad(), observe(loaded.model, heads.compare):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnlimit.inputs import as_count
+from attnlimit.models.see.load import input_device
 from attnlimit.models.see.progress import Progress
 from attnlimit.models.see.text import Document, token_windows
 
@@ -43,7 +44,7 @@ class TaskRun:
             size = min(size, max(1, LOGITS_AT_ONCE // (rows.shape[1] * vocabulary)))
         parts = rows.split(size)
         for done, part in enumerate(parts, 1):
-            yield part.to(self.model.device)
+            yield part.to(input_device(self.model))
             self._tell(done, len(parts))
 
     def padded(self, rows: Sequence[list[int]]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
@@ -53,7 +54,7 @@ class TaskRun:
         size = 1 if pad is None else as_count(self.batch, "batch")
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         parts = [order[start : start + size] for start in range(0, len(order), size)]
-        device = self.model.device
+        device = input_device(self.model)
         for done, places in enumerate(parts, 1):
             width = max(len(rows[place]) for place in places)
             ids = torch.full((len(places), width), 0 if pad is None else pad)

@@ -61,7 +61,7 @@ def answer_gradients(
         return outputs[call.layer]
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
-        answer = model_answer(loaded, ids.to(loaded.model.device))
+        answer = model_answer(loaded, ids.to(loaded.device))
         found = [
             _gradients(answer, list(outputs.values()), loaded.kind, generator, k + 1 < draws)
             for k in range(draws)

@@ -21,6 +21,7 @@ import torch
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
+from attnlimit.models.see.memory import available_memory
 
 KINDS = {
     "encoder": "AutoModel",
@@ -34,6 +35,8 @@ KINDS = {
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 HUB_SECONDS = 5
 """How long the hub may take for a first answer; without one its cache is looked at."""
+ROOM = 0.7
+"""Share of the free memory that weights may take where a model is spread."""
 TOKENIZER_FILES = re.compile(r"tokenizer.*|vocab.*|merges\.txt|spiece\.model|sentencepiece.*|tekken\.json")
 
 
@@ -47,6 +50,16 @@ class Loaded:
     kind: str
     notes: tuple[str, ...] = ()
     tokenizer_problem: str = field(default="", repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs go."""
+        return input_device(self.model)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether some of its weights are not in memory but fetched layer by layer."""
+        return any(one.is_meta for one in self.model.parameters())
 
     def need_tokenizer(self) -> Any:
         """The tokenizer, or an error that says why there is none."""
@@ -87,7 +100,8 @@ def load(
     """A model by hub id, folder, .gguf file or one of PACKAGED, ready to be observed.
 
     task is one of KINDS; None goes by the checkpoint's own architecture. dtype and device_map are transformers'
-    own ("auto" included); dtype None is the dtype the weights were saved in. A GGUF file is converted the first time, which
+    own ("auto" included); dtype None is the dtype the weights were saved in. device "auto" fills the GPUs, then memory, and
+    leaves on disk what finds no room, to be fetched layer by layer. A GGUF file is converted the first time, which
     is slow, and kept in $ATTNLIMIT_CACHE (~/.cache/attnlimit); note is told so.
     """
     need_transformers()
@@ -95,15 +109,31 @@ def load(
         raise InputError("device and device_map say the same thing twice: give one of them.")
     if task is not None and task not in KINDS:
         raise InputError(f"task must be one of {', '.join(KINDS)}, got {task!r}.")
+    spread = {} if device_map is None else {"device_map": device_map}
+    if device == "auto":
+        device, spread = None, _spread()
     device, dtype = _device(device), _dtype(dtype)
     source = find(name_or_path)
     if not source.local and not _hub_answers():
         source = replace(source, cached=True)
-    options = {"dtype": dtype or "auto", **({} if device_map is None else {"device_map": device_map})}
+    options = {"dtype": dtype or "auto", **spread}
     loaded = _from_gguf(source, task, options, note) if source.gguf else _read(source, task, options)
     if device is not None:
         loaded.model.to(device)
     return loaded
+
+
+def _spread() -> dict[str, Any]:
+    """Over devices, memory and disk, through accelerate, with room left for the work itself."""
+    try:
+        from accelerate.utils import get_max_memory
+    except ImportError as missing:
+        raise MissingExtra("--device auto needs accelerate: pip install 'attnlimit[models]'.") from missing
+    most = dict(get_max_memory())
+    room = available_memory(torch.device("cpu"))
+    if room is not None:
+        most["cpu"] = int(min(most["cpu"], ROOM * room))
+    return {"device_map": "auto", "max_memory": most}
 
 
 def _device(given: str | torch.device | None) -> torch.device | None:
@@ -115,7 +145,7 @@ def _device(given: str | torch.device | None) -> torch.device | None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
         raise InputError(
-            f"There is no device {given!r} here ({_first(problem)}). Leave it out, or say cpu."
+            f"There is no device {given!r} here ({_first(problem)}). Leave it out, or say cpu or auto."
         ) from problem
     if device.type == "meta":
         raise InputError(
@@ -210,6 +240,12 @@ def _kept(folder: Path, source: Source, task: str | None, options: dict[str, Any
     if loaded is None:
         shutil.rmtree(folder, ignore_errors=True)
     return loaded
+
+
+def input_device(model: Any) -> torch.device:
+    """Where a model's inputs go: layers whose weights lie elsewhere, or on disk, fetch what they need."""
+    device: torch.device = model.device
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 def run_backbone(loaded: Loaded, **inputs: torch.Tensor) -> None:
@@ -374,9 +410,14 @@ def _plain_errors(source: Source) -> Iterator[None]:
         ) from problem
     except ImportError as problem:
         raise MissingExtra(f"{_first(problem)} All of it: pip install 'attnlimit[models]'.") from problem
-    except RuntimeError as problem:
+    except (RuntimeError, MemoryError) as problem:
         if isinstance(problem, NotImplementedError):
             raise _not_loaded(source, problem) from problem
+        if isinstance(problem, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(problem):
+            raise ModelNotSupported(
+                f"{source.name} does not fit the memory: spread it over devices, memory and disk (--device auto), or use a "
+                f"smaller dtype ({_first(problem)})."
+            ) from problem
         raise InputError(
             f"{source.name} cannot be loaded: its config.json does not match its weights, or they are damaged "
             f"({_first(problem)}). Copy the whole model folder again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +69,19 @@ def available_memory(device: torch.device) -> float | None:
         return float(torch.cuda.mem_get_info(device)[0])
     found = []
     with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         line = next(one for one in lines if one.startswith("MemAvailable:"))
         found.append(1024.0 * int(line.split()[1]))
     with suppress(OSError, ValueError):
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+        limit, used = (int(file.read_text(encoding="utf-8")) for file in files)
         found.append(float(limit - used))
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        used = dict(re.findall(r"(Vm\w+):\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")))
+        for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+            limit = resource.getrlimit(kind)[0]
+            if limit != resource.RLIM_INFINITY:
+                found.append(max(0.0, float(limit) - 1024.0 * int(used[name])))
     return min(found, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -84,9 +85,13 @@ class Dask:
     """Tasks on the workers of a client; one task for each of their threads is under way."""
 
     def __init__(
-        self, client: Any, cluster: Any = None, resources: Mapping[str, float] | None = None
+        self,
+        client: Any,
+        cluster: Any = None,
+        resources: Mapping[str, float] | None = None,
+        task_seconds: float | None = None,
     ) -> None:
-        self._client, self._cluster = client, cluster
+        self._client, self._cluster, self._task_seconds = client, cluster, task_seconds
         self._resources = dict(resources or {})
         self._futures: dict[Any, int] = {}
         self._threads, self._looked = 1, 0.0
@@ -122,7 +127,14 @@ class Dask:
 
     def submit(self, place: int, task: bytes) -> None:
         future = self._client.submit(
-            work, place, task, pure=False, retries=0, resources=self._resources or None, key=_key(place)
+            _watched,
+            place,
+            task,
+            self._task_seconds,
+            pure=False,
+            retries=0,
+            resources=self._resources or None,
+            key=_key(place),
         )
         self._futures[future] = place
 
@@ -177,24 +189,41 @@ def _kill(cluster: Any) -> None:
         if pid is not None:
             nanny.auto_restart = False
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _watched(place: int, task: bytes, seconds: float | None) -> Ended:
+    """On the worker, which ends if the task takes longer; where it was then is in the worker's log."""
+    if seconds is None:
+        return work(place, task)
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        return work(place, task)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _key(place: int) -> str:
     return f"attnlimit-{place}-{time.monotonic_ns()}"
 
 
-def connect(where: str, workers: int, threads: int = 1, resources: Mapping[str, float] | None = None) -> Dask:
+def connect(
+    where: str,
+    workers: int,
+    threads: int = 1,
+    resources: Mapping[str, float] | None = None,
+    task_seconds: float | None = None,
+) -> Dask:
     """`where` is "local", a scheduler's address (tcp://…, tls://…), or a YAML file that describes a batch system."""
     distributed = _distributed()
     if where == "local":
         cluster = _local(distributed, workers, threads)
-        return Dask(distributed.Client(cluster), cluster, resources)
+        return Dask(distributed.Client(cluster), cluster, resources, task_seconds)
     if "://" in where:
-        return Dask(_client(distributed, where), None, resources)
+        return Dask(_client(distributed, where), None, resources, task_seconds)
     if Path(where).suffix in (".yaml", ".yml"):
         cluster = start(where)
-        return Dask(distributed.Client(cluster), cluster, resources)
+        return Dask(distributed.Client(cluster), cluster, resources, task_seconds)
     raise InputError(
         f"--dask must be local, an address such as tcp://scheduler:8786, or a .yaml file; got {where!r}."
     )
@@ -226,13 +255,15 @@ def _local(distributed: Any, workers: int, threads: int) -> Any:
 def _shielded() -> Iterator[None]:
     """Processes started inside, or by threads that were, hear neither Ctrl-C nor SIGTERM: the coordinator alone decides."""
     resource_tracker.ensure_running()  # whose start would lift the block again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    blocks = hasattr(signal, "pthread_sigmask")  # not on Windows, where only the terminal sends Ctrl-C
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if blocks else None
     try:
         yield
     except (RuntimeError, TimeoutError, OSError) as problem:
         raise WorkersLost(f"Dask's workers do not start: {problem}") from problem
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _client(distributed: Any, address: str) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import WorkersLost
@@ -21,6 +23,7 @@ from attnlimit.studies.work import READY, Ended, decode, encode_task
 AHEAD = 4
 """Tasks that a worker holds, so that it need not wait for the coordinator between two of them."""
 FALSE_STARTS = 3
+OUT_OF_MEMORY = " (the system does so when memory runs out: use fewer --workers, or a smaller chunk)"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -31,22 +34,23 @@ class _Worker:
     ready: bool = False
     held: deque[int] = field(default_factory=deque)
     """Places of its tasks, the running one first."""
+    since: float = 0.0
+    """When the running one began."""
 
     @classmethod
     def start(cls, threads: int) -> _Worker:
         """A fresh interpreter, not a fork: nothing of this process leaks into a task. Of a session of its own, so that
         Ctrl-C reaches the coordinator alone."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "attnlimit.studies.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 env=os.environ | dict.fromkeys(THREADS, str(threads)),
-                start_new_session=True,
+                **_inheriting(theirs.fileno()),
             )
-        return cls(process, Connection(ours.detach()))
+        return cls(process, ours)
 
     def messages(self) -> Iterator[bytes]:
         """What it has sent; ends with EOFError when it is gone."""
@@ -61,18 +65,30 @@ class _Worker:
         self.connection.close()
         self.process.kill()
         code = self.process.wait()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name
+        return f"was killed by {name}{OUT_OF_MEMORY if name == 'SIGKILL' else ''}"
+
+
+def _inheriting(end: int) -> dict[str, Any]:
+    """How a process is given this end of a pipe, and nothing else, and does not hear Ctrl-C."""
+    if sys.platform == "win32":
+        os.set_handle_inheritable(end, True)
+        own = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [end]})
+        return {"startupinfo": own, "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"pass_fds": [end], "start_new_session": True}
 
 
 class Processes:
-    """`workers` processes of `threads` threads each."""
+    """`workers` processes of `threads` threads each. One whose task takes longer than `task_seconds` is ended."""
 
-    def __init__(self, workers: int, threads: int = 1) -> None:
+    def __init__(self, workers: int, threads: int = 1, task_seconds: float | None = None) -> None:
         if workers < 1:
             raise InputError(f"workers must be at least 1, got {workers}.")
         self.slots = workers * AHEAD
         self.about = f"{workers} processes of {threads} thread{'s' * (threads > 1)}"
-        self._threads, self._false_starts = threads, 0
+        self._threads, self._false_starts, self._task_seconds = threads, 0, task_seconds
         self._tasks: dict[int, bytes] = {}
         self._returned: deque[int] = deque()
         self._workers = [_Worker.start(threads) for _ in range(workers)]
@@ -98,6 +114,8 @@ class Processes:
             if len(worker.held) >= AHEAD:
                 return
             place = self._returned.popleft()
+            if not worker.held:
+                worker.since = time.monotonic()
             worker.held.append(place)
             try:
                 worker.connection.send_bytes(encode_task(place, self._tasks[place]))
@@ -108,17 +126,23 @@ class Processes:
         outcomes: list[Ended] = []
         ready = wait([worker.connection for worker in self._workers], timeout)
         for index, worker in enumerate(self._workers):
-            if worker.connection in ready:
-                try:
-                    for message in worker.messages():
-                        self._heard(worker, message, outcomes)
-                except EOFError:
-                    outcomes += self._buried(worker)
-                    self._workers[index] = _Worker.start(self._threads)
+            try:
+                for message in worker.messages() if worker.connection in ready else ():
+                    self._heard(worker, message, outcomes)
+                self._refuse_hung(worker)
+            except (EOFError, TimeoutError) as end:
+                outcomes += self._buried(worker, str(end))
+                self._workers[index] = _Worker.start(self._threads)
         self._hand_out()
         return outcomes
 
+    def _refuse_hung(self, worker: _Worker) -> None:
+        limit = self._task_seconds
+        if limit is not None and worker.ready and worker.held and time.monotonic() - worker.since > limit:
+            raise TimeoutError(f"it did not end within {limit:g} s (task_seconds), so its worker was ended")
+
     def _heard(self, worker: _Worker, message: bytes, outcomes: list[Ended]) -> None:
+        worker.since = time.monotonic()
         if message == READY:
             worker.ready, self._false_starts = True, 0
             return
@@ -127,7 +151,7 @@ class Processes:
         del self._tasks[outcome.place]
         outcomes.append(outcome)
 
-    def _buried(self, worker: _Worker) -> list[Ended]:
+    def _buried(self, worker: _Worker, why: str = "") -> list[Ended]:
         """Its running task has died with it; those behind it go to others."""
         how = worker.end()
         if not worker.ready:
@@ -141,7 +165,7 @@ class Processes:
         self._returned.extendleft(reversed(worker.held))
         for place in running:
             del self._tasks[place]
-        return [Ended(place, "died", f"the worker {how}".encode()) for place in running]
+        return [Ended(place, "died", (why or f"the worker {how}").encode()) for place in running]
 
     def close(self) -> None:
         for worker in self._workers:

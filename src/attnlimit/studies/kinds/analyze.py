@@ -87,7 +87,9 @@ class Analyze(OnText):
     def run(self, replicates: int, seed: int, place: Path | None = None) -> Analyzed:
         """The queries are a replicate's own; the model and the text are not random."""
         reading = Reading(self.tokens, self.passages, self.queries, self.population, answer=0, seed=seed)
-        found = analyze(self.loaded(), self.documents(), rel_error=self.rel_error, reading=reading)
+        found = analyze(
+            self.loaded(), self.documents(), rel_error=self.rel_error, reading=reading, folder=place
+        )
         return Analyzed(
             model=self.model.use,
             weights=self.model.words(),

@@ -268,7 +268,7 @@ class Asked(Kind):
         kept = None
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
-            kept = place / f"{seed:016x}.safetensors"
+            kept = place / "training.safetensors"
         found = train(
             self.task.build(),
             self.lengths,
@@ -279,8 +279,6 @@ class Asked(Kind):
             generator=seed,
             saving=Saving(checkpoint=kept),
         )
-        if kept is not None:
-            kept.unlink(missing_ok=True)
         return Trained(self, {name: getattr(found, name) for name in ARRAYS})
 
     def check(self) -> None:

@@ -55,7 +55,7 @@ class Probe(Kind):
         if self.seconds:
             time.sleep(self.seconds)
         if self.fail == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has but one way
         if self.fail == "raise":
             raise RuntimeError(f"a probe that fails, value {self.value:g}")
         stream = random.Random(seed)

@@ -112,7 +112,7 @@ def _states(what: TokenCloud) -> Float[Tensor, "tokens d"]:
     tokenizer = ready.need_tokenizer()
     windows = token_windows(tokenizer, what.documents(), what.tokens, most=what.passages)
     with torch.no_grad():
-        output = ready.model(input_ids=windows.to(ready.model.device), output_hidden_states=True)
+        output = ready.model(input_ids=windows.to(ready.device), output_hidden_states=True)
     if what.layer >= len(output.hidden_states):
         raise InputError(f"layer is {what.layer}, but {ready.name} has only {len(output.hidden_states) - 1}.")
     before, after = (len(part) for part in special_tokens(tokenizer))

@@ -1,0 +1,37 @@
+"""Named tensors in one file with a header of words: safetensors, written whole or not at all, no pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from attnlimit.errors import InputError, MissingExtra
+from attnlimit.files.records import replacing
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    save_file, _ = _library()
+    with replacing(path) as new:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, new, metadata=dict(header))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(tensors, header); InputError for a file that is not there, or damaged."""
+    _, safe_open = _library()
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  (not a dict)
+    except Exception as problem:  # safetensors has errors of several kinds
+        raise InputError(f"{path} cannot be read: {problem}.") from problem
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        from safetensors import safe_open
+        from safetensors.torch import save_file
+    except ImportError as missing:
+        raise MissingExtra("Checkpoints need safetensors: pip install 'attnlimit[models]'.") from missing
+    return save_file, safe_open

@@ -1,0 +1,74 @@
+"""Models larger than the memory: spread over memory and disk, analysed layer by layer."""
+
+from __future__ import annotations
+
+import random
+import string
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnlimit.errors import ModelNotSupported
+from attnlimit.models.analyse.analyze import Reading, analyze
+from attnlimit.models.see.load import Loaded, load
+from attnlimit.models.see.memory import available_memory
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+TEXT = " ".join(random.Random(0).choices(string.ascii_lowercase, k=300))
+READING = Reading(tokens=32, passages=1, queries=4, answer=0)
+def saved(folder: Path, hidden: int, layers: int) -> Path:
+    config = transformers.LlamaConfig(
+        vocab_size=40, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=4 * hidden, max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="9MB")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def resident(name: str) -> int:
+    """Bytes, now (VmRSS) or at most (VmHWM)."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(status.split(f"{name}:")[1].split()[0])
+
+
+def grown(folder: Path, device: str | None) -> tuple[int, Loaded, list[object]]:
+    """How much more than before was resident at one time while a model was loaded and analysed."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak is counted anew
+    before = resident("VmRSS")
+    loaded = load(folder, device=device)
+    heads = analyze(loaded, [TEXT], reading=READING).to_dict()["heads"]
+    return resident("VmHWM") - before, loaded, heads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is resident")
+def test_a_model_larger_than_the_memory_is_analysed_layer_by_layer(tmp_path, monkeypatch) -> None:
+    """Weights of 63 MB where 20 MB are free: the same numbers, and less than half of the weights ever in memory."""
+    monkeypatch.setattr("attnlimit.models.see.load.available_memory", lambda device: 20e6)
+    large, small = saved(tmp_path / "large", 512, 4), saved(tmp_path / "small", 32, 2)
+    size = sum(file.stat().st_size for file in large.glob("*.safetensors"))
+    grown(small, "auto")  # what is made once, as compiled loops, is made
+    part, spread, heads = grown(large, "auto")
+    whole, loaded, same = grown(large, None)
+    assert spread.on_disk
+    assert not loaded.on_disk
+    assert heads == same
+    assert part < 0.5 * size
+    assert whole > 0.9 * size
+
+
+def test_weights_on_disk_have_no_gradients(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("attnlimit.models.see.load.available_memory", lambda device: 1e5)
+    loaded = load(saved(tmp_path / "small", 64, 4), device="auto")
+    assert loaded.on_disk
+    assert loaded.device == torch.device("cpu")
+    with pytest.raises(ModelNotSupported, match=r"left on disk.*analyse without the answer \(--answer off\)"):
+        analyze(loaded, [TEXT], reading=Reading(tokens=32, passages=1, queries=4))
+    assert available_memory(torch.device("cpu")) > 0

@@ -21,7 +21,7 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.drawn import DrawnKeys
 from attnlimit.exact.error import as_sizes
-from attnlimit.exact.prepare import prepare, rest
+from attnlimit.exact.prepare import prepare, rest_of
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Measure
 
@@ -190,7 +190,7 @@ def law_at(
     def at(n: int) -> ErrorLaw:
         finer = FINER if n < FEW else FINE
         if finer not in ready:
-            ready[finer] = rest(head, measure, x, sampling, positions, finer=finer)
+            ready[finer] = rest_of(head, measure, x, sampling, positions, finer=finer)
         here = ready[finer]
         moments = prepare(head, measure, x, n, sampling, positions=positions, binned=False)
         size = torch.tensor([[float(n)]], dtype=torch.float64)

@@ -133,7 +133,7 @@ def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
     return Seen(scores, head.read_linear(tokens.values), mass=mass)
 
 
-def rest(
+def rest_of(
     head: Head,
     measure: Measure,
     x: Float[Tensor, "m dq"],
@@ -142,23 +142,12 @@ def rest(
     *,
     finer: float = 1.0,
 ) -> Rest:
-    """What queries draw from beside what they keep, key by key; of a law that much `finer`."""
+    """What queries draw from beside what they keep: key by key, or of a law nodes that are that much `finer`."""
     if measure.population is None:
         _check_endless(measure, sampling)
         return _law_rest(head, measure, x, sampling.kept, finer)
-    return population_rest(head, measure.population, x, sampling, positions)
-
-
-def population_rest(
-    head: Head,
-    tokens: Empirical,
-    x: Float[Tensor, "m dq"],
-    sampling: Sampling,
-    positions: Sequence[int] | Tensor | None = None,
-) -> Rest:
-    """What queries draw from beside what they keep, key by key."""
     where = None if positions is None else torch.as_tensor(positions, device=x.device)
-    seen = _seen(head, tokens, x, sampling)
+    seen = _seen(head, measure.population, x, sampling)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
 

@@ -32,12 +32,14 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
         RateNotResolved as RateNotResolved,
     )
     from attnlimit.exact import (
+        ErrorLaw as ErrorLaw,
         ExactError as ExactError,
         Schedule as Schedule,
         best_kappa as best_kappa,
         curve as curve,
         design_errors as design_errors,
         error_covariance as error_covariance,
+        error_law as error_law,
         exact_error as exact_error,
         gaussian_maximum as gaussian_maximum,
         gradient_error as gradient_error,
@@ -100,7 +102,7 @@ _HOMES = {
         "AttnlimitError HypothesisFailed InputError LimitDoesNotExist MissingExtra NotKnown RateNotResolved"
     ),
     "exact": (
-        "ExactError Schedule best_kappa curve design_errors error_covariance exact_error "
+        "ErrorLaw ExactError Schedule best_kappa curve design_errors error_covariance error_law exact_error "
         "gaussian_maximum gradient_error hardmax_error hardmax_gap mean_output_error phase_diagram "
         "sample_complexity two_query_covariance"
     ),

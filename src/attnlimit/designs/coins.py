@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks, uniform
+from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned, uniform
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
@@ -38,6 +39,19 @@ class Coins(Draw):
 
     def exact(self, rest: Rest, n_max: int) -> Moments:
         return in_blocks(rest, lambda some: partial(coin_moments, some))
+
+    def transform(self, terms: Terms, n: int, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
+        """(Π (1 − p + p e^{iλy_j}) − (1 − p)^R) / (1 − (1 − p)^R)."""
+        p, many = n / terms.number, (terms.mass * terms.number).to(torch.complex128)
+        nobody = (1 - p) ** terms.number
+        return ((torch.log1p(p * turned(lam[:, None] * terms.y)) @ many).exp() - nobody) / (1 - nobody)
+
+    def ways(self, mass: Float[Tensor, " j"], number: float, n: int) -> Ways:
+        many, p = (mass * number).round()[:, None], n / number
+        c = torch.arange(int(many.max()) + 1, dtype=mass.dtype, device=mass.device)
+        there, absent = torch.tensor(p, dtype=mass.dtype), torch.tensor(1 - p, dtype=mass.dtype)
+        log_ways = log_sets(many, c) + torch.xlogy(c, there) + torch.xlogy((many - c).clamp_min(0), absent)
+        return Ways(log_ways.masked_fill(c > many, -torch.inf), None, math.log1p(-((1 - p) ** number)))
 
 
 def coin_moments(

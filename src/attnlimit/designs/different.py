@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attnlimit.designs.coins import coin_sums
-from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks
+from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
 from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
@@ -76,6 +76,23 @@ class Different(Draw):
 
         return moments
 
+    def transform(self, terms: Terms, n: int, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
+        """C(R, n)⁻¹ [zⁿ] Π (1 + z e^{iλy_j}), by the trapezoid rule on |z| = n/(R − n): coins with odds z e^{iλy_j}."""
+        p = n / terms.number
+        points = min(int(terms.number) + 1, 2 * int(3.5 * (n * (1 - p)) ** 0.5 + 8) + 1)
+        log_chance = float(_log_chance(*torch.tensor([terms.number, n, p], dtype=torch.float64)))
+        turn = torch.arange(points, dtype=torch.float64, device=lam.device) * (2 * math.pi / points)
+        many = terms.mass * terms.number
+        around = _compiled_turns if has_numba() and lam.device.type == "cpu" else _plain_turns
+        total = around(lam[:, None] * terms.y, turn, many.round(), p)
+        return (total * torch.polar(torch.ones_like(turn), -n * turn)).sum(1) * (math.exp(-log_chance) / points)
+
+    def ways(self, mass: Float[Tensor, " j"], number: float, n: int) -> Ways:
+        many = (mass * number).round()[:, None]
+        c = torch.arange(min(n, int(many.max())) + 1, dtype=mass.dtype, device=mass.device)
+        log_ways = log_sets(many, c).masked_fill(c > many, -torch.inf)
+        return Ways(log_ways, n, float(log_sets(*torch.tensor([number, n], dtype=torch.float64))))
+
 
 def _integrated(
     rest: Rest, tau: Tensor, found: Found, n: Tensor, stands_for: Tensor
@@ -91,11 +108,6 @@ def _integrated(
         drift = drift + (own * sets)[..., None] * error
         phi = phi * (-own).exp()
     return (phi * pairs).sum(1), (phi[..., None] * drift).sum(1)
-
-
-def _log_sets(number: Tensor, n: Tensor) -> Tensor:
-    """log C(R, n)."""
-    return torch.lgamma(number + 1) - torch.lgamma(n + 1) - torch.lgamma((number - n).clamp_min(0) + 1)
 
 
 def _few(rest: Rest) -> Moments:
@@ -120,7 +132,7 @@ def _few(rest: Rest) -> Moments:
         sums = grow(tau, atoms.scores, many, error, square, sums.to(tau.device))
         size = n.clamp_max(most).long()
         found = sums.gather(2, size[:, None, :, None].expand(-1, tau.shape[1], -1, sums.shape[-1]))
-        scale = -_log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
+        scale = -log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
         return _integrated(rest, tau, found * scale.exp()[..., None], n, stands_for)
 
     return moments
@@ -194,7 +206,7 @@ def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"
     lower = sets.gather(2, place.flatten(1)[:, None].expand(-1, tau.shape[1], -1)).unflatten(
         2, place.shape[1:]
     )
-    scale = (n * number.log() - _log_sets(number, n)).exp()[:, None, :, None]
+    scale = (n * number.log() - log_sets(number, n)).exp()[:, None, :, None]
     return scale * torch.cat(
         [lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1
     )
@@ -270,9 +282,7 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
     y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
     seen = (-y).exp()
     vector, square, many = (part.to(torch.complex128) for part in (keys.vector, keys.square, keys.number))
-    log_chance = (
-        _log_sets(number, n[:, None]) + n[:, None] * p.log() + (number - n[:, None]) * torch.log1p(-p)
-    )
+    log_chance = _log_chance(number, n[:, None], p)
     total = torch.zeros(())
     for k in range(points // 2 + 1):
         turn = complex(math.cos(2 * math.pi * k / points), math.sin(2 * math.pi * k / points))
@@ -285,6 +295,45 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
         part = log_phi.exp()[..., None] * torch.cat([torch.ones_like(pairs), pairs, drift], -1)
         total = total + part.real * ((2 if k else 1) / points)
     return total
+
+
+def _log_chance(number: Tensor, n: Tensor, p: Tensor) -> Tensor:
+    """log P(N = n) of R coins with probability p = n/R."""
+    return log_sets(number, n) + n * p.log() + (number - n) * torch.log1p(-p)
+
+
+def _compiled_turns(
+    phase: Float[Tensor, "k j"], turn: Float[Tensor, " s"], many: Float[Tensor, " j"], p: float
+) -> Complex[Tensor, "k s"]:
+    """Π (1 − p + p e^{i(θ + φ_j)}) for each θ."""
+    out = torch.zeros(len(phase), len(turn), 2, dtype=torch.float64)
+    inputs = (part.contiguous() for part in (phase, turn, many, torch.tensor([p], dtype=torch.float64)))
+    run_compiled(_turn_all, len(phase), *inputs, out)
+    return torch.view_as_complex(out)
+
+
+def _turn_all(start: int, stop: int, phase: Any, turn: Any, many: Any, chance: Any, out: Any) -> None:
+    p, keys = chance[0], phase.shape[1]
+    for i in range(start, stop):
+        cosine, sine = np.cos(phase[i]), np.sin(phase[i])
+        for s in range(len(turn)):
+            c, d = p * math.cos(turn[s]), p * math.sin(turn[s])
+            x, y = 1.0, 0.0
+            for j in range(keys):
+                a = 1.0 - p + c * cosine[j] - d * sine[j]
+                b = c * sine[j] + d * cosine[j]
+                for _ in range(int(many[j])):
+                    x, y = x * a - y * b, x * b + y * a
+                if x * x + y * y < 1e-40:  # no factor is above 1
+                    x, y = 0.0, 0.0
+                    break
+            out[i, s, 0], out[i, s, 1] = x, y
+
+
+def _plain_turns(phase: Tensor, turn: Tensor, many: Tensor, p: float) -> Tensor:
+    """The same in torch, a θ at a time."""
+    each = [(torch.log1p(p * turned(phase + theta)) @ many.to(torch.complex128)).exp() for theta in turn]
+    return torch.stack(each, 1)
 
 
 def _compiled_sets(

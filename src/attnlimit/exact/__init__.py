@@ -5,6 +5,7 @@ from attnlimit.exact.covariance import ErrorCovariance, error_covariance
 from attnlimit.exact.curve import curve
 from attnlimit.exact.design_errors import DesignErrors, design_errors
 from attnlimit.exact.error import ExactError, exact_error
+from attnlimit.exact.error_law import ErrorLaw, error_law
 from attnlimit.exact.gradient_error import GradientError, gradient_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
@@ -20,6 +21,7 @@ __all__ = [
     "Complexity",
     "DesignErrors",
     "ErrorCovariance",
+    "ErrorLaw",
     "ExactError",
     "GaussianMaximum",
     "GradientError",
@@ -32,6 +34,7 @@ __all__ = [
     "curve",
     "design_errors",
     "error_covariance",
+    "error_law",
     "exact_error",
     "gaussian_maximum",
     "gradient_error",

@@ -16,7 +16,7 @@ from attnlimit.designs.draw import Rest
 from attnlimit.designs.neyman import neyman_strata
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
-from attnlimit.exact.prepare import population_rest
+from attnlimit.exact.prepare import rest_of
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Measure
@@ -76,7 +76,7 @@ def design_errors(
         )
     x = head.checked(queries).reshape(-1, head.query_dim)
     many = as_sizes(n)
-    rest = population_rest(head, measure.population, x, Sampling(kept=kept), positions)
+    rest = rest_of(head, measure, x, Sampling(kept=kept), positions)
     if max(many) > float(rest.number.min()):
         raise InputError(
             f"n = {max(many)} keys were asked for, but only {int(rest.number.min())} are left to draw from."

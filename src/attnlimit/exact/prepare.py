@@ -70,11 +70,7 @@ def prepare(
         if not sampling.draw.repeats:
             _check_enough(seen, n_max, sampling, where)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
-    if not isinstance(sampling.draw, Independent) or sampling.weight != "plain":
-        raise InputError(
-            f"{measure!r} is a law with infinitely many keys, which are drawn independently and weigh alike: {sampling} "
-            "is for populations."
-        )
+    _check_endless(measure, sampling)
     return Prepared(_of_law(head, measure, x, n_max, sampling), "exact (Laplace quadrature)")
 
 
@@ -84,6 +80,14 @@ def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor 
         raise InputError(
             f"n = {n_max} keys were asked for, but only {least} are left to draw from, and {sampling.draw.words} do not "
             "repeat: use smaller n, or independent keys."
+        )
+
+
+def _check_endless(law: Measure, sampling: Sampling) -> None:
+    if not isinstance(sampling.draw, Independent) or sampling.weight != "plain":
+        raise InputError(
+            f"{law!r} is a law with infinitely many keys, which are drawn independently and weigh alike: {sampling} "
+            "is for populations."
         )
 
 
@@ -98,11 +102,7 @@ def _of_law(head: Head, law: Measure, x: Tensor, n_max: int, sampling: Sampling)
         )
     order = a.norm(dim=-1).argsort()
     groups = order.split(QUERIES_AT_ONCE)
-    endless = torch.full((1, 1), torch.inf, dtype=torch.float64, device=x.device)
-    ready = [
-        sampling.draw.exact(Rest(*_law_atoms(head, law, x[rows], sampling.kept), endless), n_max)
-        for rows in groups
-    ]
+    ready = [sampling.draw.exact(_law_rest(head, law, x[rows], sampling.kept), n_max) for rows in groups]
     return _joined([partial(_alike, one) for one in ready], list(groups))
 
 
@@ -110,17 +110,19 @@ def _alike(exact: Moments, n: Tensor) -> tuple[Tensor, Tensor]:
     return exact(n, torch.ones_like(n))
 
 
-def _law_atoms(head: Head, law: Measure, x: Tensor, kept: Kept) -> tuple[Atoms, KeptSet | None]:
+def _law_rest(head: Head, law: Measure, x: Tensor, kept: Kept, finer: float = 1.0) -> Rest:
     """Score atoms of a law at queries x, and the own token when it is kept (self-attention)."""
     a = head.score_vector(x)
-    atoms = law.project(a, head.factors.V).double()
+    atoms = law.project(a, head.factors.V, finer).double()
+    endless = torch.full((1, 1), torch.inf, dtype=torch.float64, device=x.device)
     if not kept:
-        return atoms, None
+        return Rest(atoms, None, endless)
     if kept != Kept(own=True):
         raise InputError(f"A law has no order: only the own token can be kept, Kept(own=True), got {kept}.")
     if head.query_dim != law.dim:
         raise InputError("Keeping the own token needs queries that are tokens, of the keys' dimension.")
-    return atoms, KeptSet((a * x).sum(-1).double(), head.read_linear(x).double() - atoms.limit)
+    own = KeptSet((a * x).sum(-1).double(), head.read_linear(x).double() - atoms.limit)
+    return Rest(atoms, own, endless)
 
 
 def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
@@ -131,16 +133,21 @@ def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
     return Seen(scores, head.read_linear(tokens.values), mass=mass)
 
 
-def population_rest(
+def rest_of(
     head: Head,
-    tokens: Empirical,
+    measure: Measure,
     x: Float[Tensor, "m dq"],
     sampling: Sampling,
     positions: Sequence[int] | Tensor | None = None,
+    *,
+    finer: float = 1.0,
 ) -> Rest:
-    """What queries draw from beside what they keep, key by key."""
+    """What queries draw from beside what they keep: key by key, or of a law nodes that are that much `finer`."""
+    if measure.population is None:
+        _check_endless(measure, sampling)
+        return _law_rest(head, measure, x, sampling.kept, finer)
     where = None if positions is None else torch.as_tensor(positions, device=x.device)
-    seen = _seen(head, tokens, x, sampling)
+    seen = _seen(head, measure.population, x, sampling)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
 

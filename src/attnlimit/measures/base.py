@@ -221,8 +221,9 @@ class Measure(ABC):
 
     # --- the law of the scores --------------------------------------------------------------------
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
-        """Atoms of (aᵀy, V y) for score vectors a, with `limit` V∇Λ(a): what exact finite-n errors come from."""
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
+        """Atoms of (aᵀy, V y) for score vectors a, with `limit` V∇Λ(a): what exact finite-n errors come from. Nodes of a density
+        are that much `finer`, and for one output (V a row) how it spreads `around` them is known: the law of the error needs both."""
         raise self._no_projection()
 
     def _no_projection(self) -> NotKnown:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+Around: TypeAlias = Callable[[Tensor], Tensor]
+"""r (…, j) ↦ E e^{irξ} − 1, ξ what a value has beside the mean of its atom, scaled to variance 1."""
 
 
 class Atoms(NamedTuple):
@@ -23,14 +28,17 @@ class Atoms(NamedTuple):
     """Γ, what the error is measured from."""
     smooth: float = 1.0
     """Scale in z on which the scores' law is smooth, at least 1: the τ-grid may be that much coarser."""
+    around: Around | None = None
+    """How values of one output spread around their atom's mean, where a law knows it."""
+    nodes: Bool[Tensor, " j"] | None = None
+    """Which atoms are nodes of a density, in order; None: none."""
 
     def squares(self) -> Float[Tensor, "m j"]:
         """Mean square distance of the atom's values from Γ."""
         return (distances(self.mean, self.limit) + self.spread).clamp_min(0)
 
     def double(self) -> Atoms:
-        scores, log_mass, mean, spread, limit = (part.double() for part in self[:5])
-        return Atoms(scores, log_mass, mean, spread, limit, self.smooth)
+        return Atoms(*(part.double() for part in self[:5]), *self[5:])
 
 
 class KeptSet(NamedTuple):
@@ -58,4 +66,13 @@ def join(parts: list[Atoms], limit: Tensor) -> Atoms:
         torch.cat([part.spread.expand(m, -1) for part in parts], 1),
         limit,
         min(part.smooth for part in parts),
+        partial(_side_by_side, [(part.around, part.scores.shape[1]) for part in parts]),
+        torch.cat([torch.zeros_like(p.scores[0], dtype=torch.bool) if p.nodes is None else p.nodes for p in parts]),
+    )
+
+
+def _side_by_side(parts: list[tuple[Around | None, int]], r: Tensor) -> Tensor:
+    each = r.split([size for _, size in parts], -1)
+    return torch.cat(
+        [torch.zeros_like(some) if one is None else one(some) for (one, _), some in zip(parts, each, strict=True)], -1
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -119,7 +119,9 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
     head.check_fits(law)
     query, sizes = head.checked(x), as_sizes(n)
     if query.numel() != head.query_dim:
-        raise InputError(f"heavy_tails takes one query of {head.query_dim} numbers, got shape {tuple(query.shape)}.")
+        raise InputError(
+            f"heavy_tails takes one query of {head.query_dim} numbers, got shape {tuple(query.shape)}."
+        )
     a = head.score_vector(query.reshape(-1))
     tail = law.tail(a)
     if tail is None:
@@ -133,7 +135,11 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
     direction = along / size if size > 0 else torch.zeros_like(along)
     line = _Line(tail, size, float(direction @ head.read_linear(tail.offset.to(a)).double()), sizes)
     weights = (None, None) if tail.nodes is None else line.weights(*tail.nodes)
-    found = _no_limit(line) if tail.index <= 1 else _limit(line, head.along(direction.to(a)), law, query.reshape(-1))
+    found = (
+        _no_limit(line)
+        if tail.index <= 1
+        else _limit(line, head.along(direction.to(a)), law, query.reshape(-1))
+    )
     how = "asymptotic" if tail.nodes is None else "exact (Laplace quadrature); limits as n → ∞"
     return HeavyTails(tuple(sizes), tail.index, direction, *weights, *found, how)
 
@@ -164,7 +170,9 @@ class _Line:
     def mean(self, scores: Tensor, log_mass: Tensor) -> Curve:
         """E Σ p v, v = slope·score."""
         value = self.slope * scores[None, :, None]
-        atoms = Atoms(scores[None], log_mass[None], value, torch.zeros_like(scores)[None], value.new_zeros(1, 1))
+        atoms = Atoms(
+            scores[None], log_mass[None], value, torch.zeros_like(scores)[None], value.new_zeros(1, 1)
+        )
         return transforms(atoms, None, max(self.sizes), SLOW_START).moments(self.many())[1][0, :, 0]
 
 
@@ -187,7 +195,12 @@ def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> tuple[Tensor | N
         heaviest = line.heaviest()
         grown = line.slope * heaviest + line.offset - limit
         mean = float(law.cgf(head.score_vector(x)).exp())
-        stable = stable_typical(tail.index) * torch.exp(heaviest - n.log()) / mean * grown.where(grown > 0, torch.nan)
+        stable = (
+            stable_typical(tail.index)
+            * torch.exp(heaviest - n.log())
+            / mean
+            * grown.where(grown > 0, torch.nan)
+        )
     flat = torch.full_like(n, limit)
     if tail.nodes is None:
         return None, flat, None, None, None, stable
@@ -201,11 +214,14 @@ def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> tuple[Tensor | N
 
 
 def _typical(line: _Line, limit: float, n: int, rms: float) -> tuple[float, float, float]:
-    """Median of |error|, and both ends of the interval."""
+    """Median of |error|, and both ends of the interval; nan where the inversion does not resolve them (α near 1, few keys)."""
     assert line.tail.nodes is not None
     scores, log_mass = line.tail.nodes
     heaviest = math.log(line.tail.constant * n) / line.tail.index
-    size = math.exp(heaviest) * max(line.slope, abs(line.slope * heaviest - limit))
+    if line.tail.index < 2:
+        size = math.exp(heaviest) * max(line.slope, abs(line.slope * heaviest - limit))
+    else:
+        size = n * float(torch.logsumexp(scores + log_mass, 0).exp()) * rms
 
     known: dict[float, float] = {}
 
@@ -214,14 +230,14 @@ def _typical(line: _Line, limit: float, n: int, rms: float) -> tuple[float, floa
             known[error] = below(scores, log_mass, line.slope * scores, limit + error, n, size)
         return known[error]
 
-    def solved(excess: Callable[[float], float], near: float) -> float:
-        """Between `near` and the first of its doubles at which the sign is another, on one side or the other."""
-        low, high = near, 2 * near
-        while excess(low) * excess(high) > 0:
-            low, high = (high, 2 * high) if abs(excess(high)) < abs(excess(low)) else (low / 2, low)
-        return float(brentq(excess, min(low, high), max(low, high), xtol=1e-5 * abs(near), rtol=1e-5))
+    def quantile(share: float) -> float:
+        reach = middle
+        while not chance(-reach) < share < chance(reach):
+            reach *= 2
+        return float(brentq(lambda t: chance(t) - share, -reach, reach, xtol=1e-4 * middle))
 
-    rest = (1 - SHARE) / 2
-    middle = solved(lambda t: chance(t) - chance(-t) - 0.5, rms / 4)
-    # the lowest errors are about twice a typical one, the highest far away
-    return middle, solved(lambda t: chance(t) - rest, -middle), solved(lambda t: chance(t) - 1 + rest, 2 * middle)
+    # Chebyshev: half of the errors are within √2 rms
+    if not chance(1.5 * rms) - chance(-1.5 * rms) > 0.5:
+        return math.nan, math.nan, math.nan
+    middle = float(brentq(lambda t: chance(t) - chance(-t) - 0.5, 0.0, 1.5 * rms, xtol=1e-5 * rms, rtol=1e-5))
+    return middle, quantile((1 - SHARE) / 2), quantile((1 + SHARE) / 2)

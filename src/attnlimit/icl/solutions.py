@@ -74,7 +74,11 @@ def finite_risk(
     sizes, theta = checked_lengths(lengths), as_theta(task, theta)
     as_one_of(attention, Attention, "attention")
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
-        return _exact_linear(task, theta, sizes) if attention == "linear" else _exact(task, theta, sizes, attention)
+        return (
+            _exact_linear(task, theta, sizes)
+            if attention == "linear"
+            else _exact(task, theta, sizes, attention)
+        )
     count = as_count(prompts, "prompts")
     losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator), attention)
     method = f"Monte Carlo, {count:,} prompts, nested lengths"
@@ -117,7 +121,9 @@ def _splines(reach: float, lengths: tuple[int, ...]) -> Splines:
     """log mean squares across and along, and the bias, on 0 ≤ s ≤ reach."""
     s = torch.linspace(0, reach, SPREADS, dtype=torch.float64)
     across, along, bias = _one_head(s, lengths)
-    first, second, third = (CubicSpline(s.numpy(), table.numpy()) for table in (across.log(), along.log(), bias))
+    first, second, third = (
+        CubicSpline(s.numpy(), table.numpy()) for table in (across.log(), along.log(), bias)
+    )
     return first, second, third
 
 
@@ -135,7 +141,8 @@ def _opposite_splines(reach: float, lengths: tuple[int, ...]) -> Splines:
     tables = _Errors(across / square, along / square, bias / s[:, None])
     places = np.concatenate([[0.0], s.numpy()])
     first, second, third = (
-        CubicSpline(places, torch.cat([zero[None], table]).numpy()) for zero, table in zip(at_zero, tables, strict=True)
+        CubicSpline(places, torch.cat([zero[None], table]).numpy())
+        for zero, table in zip(at_zero, tables, strict=True)
     )
     return first, second, third
 
@@ -144,7 +151,8 @@ def _exact_linear(task: LinearRegression, theta: Block, lengths: tuple[int, ...]
     """½ tr Σ_q(P − 2MᵀΣP + Mᵀ(E hhᵀ)M), M = bA."""
     M, both = theta.b * theta.A, task.cov @ task.vector_cov
     risks = [
-        float((task.query_cov @ (task.vector_cov - 2 * M.T @ both + M.T @ _spread(task, L) @ M)).trace()) / 2 for L in lengths
+        float((task.query_cov @ (task.vector_cov - 2 * M.T @ both + M.T @ _spread(task, L) @ M)).trace()) / 2
+        for L in lengths
     ]
     risk = torch.tensor(risks, dtype=torch.float64)
     return FiniteRisk(lengths, risk, torch.zeros_like(risk), "exact")
@@ -156,7 +164,9 @@ def _spread(task: LinearRegression, length: int) -> Float[Tensor, "d d"]:
     return (1 + 1 / length) * both @ task.cov + (float(both.trace()) + task.noise) / length * task.cov
 
 
-def _exact(task: LinearRegression, theta: Block, lengths: tuple[int, ...], attention: Attention) -> FiniteRisk:
+def _exact(
+    task: LinearRegression, theta: Block, lengths: tuple[int, ...], attention: Attention
+) -> FiniteRisk:
     """With h = ΣAx_q, the infinite prediction is b wᵀh and misses by wᵀe, e = bh − x_q. Over tokens the prediction errs by
     bias along h/s, and with variance from y's part along the scores, b²(wᵀh)²/s², and from the rest of b²(wᵀΣw + noise)."""
     P, A, b = task.vector_cov, theta.A, theta.b
@@ -325,7 +335,13 @@ def _searched(task: LinearRegression, length: int, attention: Attention) -> tupl
     def objective(parameters: np.ndarray) -> float:
         return math.log(float(finite_risk(task, block(parameters), [length], attention=attention).risk[0]))
 
-    first = np.array([math.log(start.b) + (0.3 if attention == "softmax" else 1.0), 0.0, math.log(max(task.dim / length, 1e-9))])
+    first = np.array(
+        [
+            math.log(start.b) + (0.3 if attention == "softmax" else 1.0),
+            0.0,
+            math.log(max(task.dim / length, 1e-9)),
+        ]
+    )
     found = minimize(objective, first, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6})
     return block(found.x), math.exp(float(found.fun))
 

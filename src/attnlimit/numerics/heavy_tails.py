@@ -91,7 +91,7 @@ def below(
 
     `size` is what S is of the order of."""
     mass, X = log_mass.exp(), (values - level) * scores.exp()
-    c = 1 / (size + n * abs(float(mass @ X)) - float(X.min()) / 20)
+    c = 1 / (size + n * abs(float(mass @ X)) - float(X.min()) / 2)
     near = c * X < 45.0  # beyond, e^{−cX} is nothing
     rare, mass, X = float(mass[~near].sum()), mass[near].to(torch.complex128), X[near]
     total, start = 0.0, 0

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
         gradient_error as gradient_error,
         hardmax_error as hardmax_error,
         hardmax_gap as hardmax_gap,
+        heavy_tails as heavy_tails,
         mean_output_error as mean_output_error,
         phase_diagram as phase_diagram,
         sample_complexity as sample_complexity,
@@ -103,7 +104,7 @@ _HOMES = {
     ),
     "exact": (
         "ErrorLaw ExactError Schedule best_kappa curve design_errors error_covariance error_law exact_error "
-        "gaussian_maximum gradient_error hardmax_error hardmax_gap mean_output_error phase_diagram "
+        "gaussian_maximum gradient_error hardmax_error hardmax_gap heavy_tails mean_output_error phase_diagram "
         "sample_complexity two_query_covariance"
     ),
     "measures": "Ball Box Empirical FromSampler Gaussian Laplace Measure Mixture Rademacher Sphere StudentT",

@@ -85,7 +85,9 @@ class Different(Draw):
         many = terms.mass * terms.number
         around = _compiled_turns if has_numba() and lam.device.type == "cpu" else _plain_turns
         total = around(lam[:, None] * terms.y, turn, many.round(), p)
-        return (total * torch.polar(torch.ones_like(turn), -n * turn)).sum(1) * (math.exp(-log_chance) / points)
+        return (total * torch.polar(torch.ones_like(turn), -n * turn)).sum(1) * (
+            math.exp(-log_chance) / points
+        )
 
     def ways(self, mass: Float[Tensor, " j"], number: float, n: int) -> Ways:
         many = (mass * number).round()[:, None]

@@ -91,7 +91,6 @@ class Draw(ABC):
             "draw independent or different keys."
         )
 
-
     def transform(self, terms: Terms, n: int, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
         """E e^{iλ Σ w(u − t)} over the drawn keys, from which the law of the error comes."""
         raise self._no_law()

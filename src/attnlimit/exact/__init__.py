@@ -8,6 +8,7 @@ from attnlimit.exact.error import ExactError, exact_error
 from attnlimit.exact.error_law import ErrorLaw, error_law
 from attnlimit.exact.gradient_error import GradientError, gradient_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
+from attnlimit.exact.heavy_tails import HeavyTails, heavy_tails
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
 from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
 from attnlimit.exact.two_queries import (
@@ -27,6 +28,7 @@ __all__ = [
     "GradientError",
     "HardmaxError",
     "HardmaxGap",
+    "HeavyTails",
     "PhaseDiagram",
     "Schedule",
     "TwoQueries",
@@ -40,6 +42,7 @@ __all__ = [
     "gradient_error",
     "hardmax_error",
     "hardmax_gap",
+    "heavy_tails",
     "limit_covariance",
     "mean_output_error",
     "phase_diagram",

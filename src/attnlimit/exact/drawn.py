@@ -67,7 +67,9 @@ class DrawnKeys:
         if kept is None or float(kept.log_weight[0]) == -math.inf:
             return 0.0, 0.0
         shift = self.rest.atoms.scores[0, 0] - self.log_weight[0]
-        return float((kept.log_weight[0] - shift).clamp_max(WIDEST).exp()) / self.stands_for, float(kept.mean_error[0, 0])
+        return float((kept.log_weight[0] - shift).clamp_max(WIDEST).exp()) / self.stands_for, float(
+            kept.mean_error[0, 0]
+        )
 
     def below(self, t: float) -> Below:
         """P(error ≤ t): Σ w(u − t) ≤ 0 over kept and drawn keys."""
@@ -95,14 +97,20 @@ class DrawnKeys:
         """All errors in order with their probabilities, where there are few and values do not spread."""
         atoms = self.rest.atoms
         there = atoms.log_mass[0] > -torch.inf
-        if self.n > MOST or int(there.sum()) > MOST_ATOMS or bool((atoms.spread[0] > 0).any()) or _dense(atoms.nodes):
+        if (
+            self.n > MOST
+            or int(there.sum()) > MOST_ATOMS
+            or bool((atoms.spread[0] > 0).any())
+            or _dense(atoms.nodes)
+        ):
             return None
         pairs = torch.stack([self.log_weight, self.error], 1)[there]
         pairs, place = pairs.unique(dim=0, return_inverse=True)
         mass = torch.zeros(len(pairs), dtype=pairs.dtype).index_add(0, place, atoms.log_mass[0][there].exp())
         weight, error = pairs[:, 0].exp(), pairs[:, 1]
         found = outcomes(
-            torch.stack([weight, weight * error], 1), *self.draw.ways(mass, float(self.rest.number[0, 0]), self.n)
+            torch.stack([weight, weight * error], 1),
+            *self.draw.ways(mass, float(self.rest.number[0, 0]), self.n),
         )
         if found is None:
             return None

@@ -136,7 +136,9 @@ def _each(one: Callable[[float], float], values: Array) -> Any:
     if isinstance(values, int | float | np.number):
         return one(float(values))
     given = as_float(values, "values")
-    return torch.tensor([one(value) for value in given.flatten().tolist()], dtype=torch.float64).reshape(given.shape)
+    return torch.tensor([one(value) for value in given.flatten().tolist()], dtype=torch.float64).reshape(
+        given.shape
+    )
 
 
 def error_law(
@@ -166,7 +168,9 @@ def error_law(
     (size,), x = as_sizes(n), head.checked(query)
     if x.ndim != 1 and len(x.reshape(-1, head.query_dim)) != 1:
         raise InputError(f"error_law takes one query, a vector, got shape {tuple(x.shape)}.")
-    return law_at(along(head, measure, direction), measure, x.reshape(1, -1), sampling, _places(positions))(size)
+    return law_at(along(head, measure, direction), measure, x.reshape(1, -1), sampling, _places(positions))(
+        size
+    )
 
 
 def along(head: Head, measure: Measure, direction: Array | None) -> Head:
@@ -200,7 +204,9 @@ def law_at(
         how = "inversion of its characteristic function" if few is None else f"all {len(few[0]):,} outcomes"
         drawn = f", {sampling} of {len(measure.population)}" if measure.population is not None else ""
         limit = float(head(measure)(x).double()[0, 0])
-        return ErrorLaw(n, limit, float(bias[0, 0, 0]), math.sqrt(float(square[0, 0])), f"exact ({how}){drawn}", keys, few)
+        return ErrorLaw(
+            n, limit, float(bias[0, 0, 0]), math.sqrt(float(square[0, 0])), f"exact ({how}){drawn}", keys, few
+        )
 
     return at
 

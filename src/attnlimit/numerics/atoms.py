@@ -67,12 +67,18 @@ def join(parts: list[Atoms], limit: Tensor) -> Atoms:
         limit,
         min(part.smooth for part in parts),
         partial(_side_by_side, [(part.around, part.scores.shape[1]) for part in parts]),
-        torch.cat([torch.zeros_like(p.scores[0], dtype=torch.bool) if p.nodes is None else p.nodes for p in parts]),
+        torch.cat(
+            [torch.zeros_like(p.scores[0], dtype=torch.bool) if p.nodes is None else p.nodes for p in parts]
+        ),
     )
 
 
 def _side_by_side(parts: list[tuple[Around | None, int]], r: Tensor) -> Tensor:
     each = r.split([size for _, size in parts], -1)
     return torch.cat(
-        [torch.zeros_like(some) if one is None else one(some) for (one, _), some in zip(parts, each, strict=True)], -1
+        [
+            torch.zeros_like(some) if one is None else one(some)
+            for (one, _), some in zip(parts, each, strict=True)
+        ],
+        -1,
     )

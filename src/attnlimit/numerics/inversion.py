@@ -57,7 +57,9 @@ def chance_below(transform: Transform, start: float) -> Below:
         parts.append(part)
         low = float(edges[-1])
         gone = gone + 1 if float(part.chi.abs().max()) < GONE else 0
-    tau, weight, chi = (torch.cat([getattr(part, name) for part in parts]) for name in ("tau", "weight", "chi"))
+    tau, weight, chi = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("tau", "weight", "chi")
+    )
     term = weight * chi.imag / math.pi
     error = sum(part.error for part in parts) / math.pi
     if gone < 4:

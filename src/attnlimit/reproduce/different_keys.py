@@ -29,7 +29,9 @@ def verdicts(points: Points) -> list[Verdict]:
             claim = f"sampled less exact mean square, in standard errors, at the worst n, {keys}"
             found.append(equals(claim, 0.0, away, slack=Z))
     claim = "the product f·g/h overstates the rms error by a factor of, at its worst"
-    note = "Two heavy keys of value 1 and a light one of value 0, n = 2 of 3: the exact rms error is 0.0012358."
+    note = (
+        "Two heavy keys of value 1 and a light one of value 0, n = 2 of 3: the exact rms error is 0.0012358."
+    )
     return [*found, at_least(claim, 10.0, worst, note=note)]
 
 

@@ -29,7 +29,9 @@ def verdicts(points: Points) -> list[Verdict]:
         claim = f"sampled and exact distribution functions differ at the exact quantiles by, {point.label}"
         found.append(at_most(claim, most, away, note=NOTE))
         farthest = max(farthest, float((one.below(one.normal) - levels).abs().max()) / most)
-    claim = "the normal approximation is farther from the sample than chance allows by a factor of, at its worst"
+    claim = (
+        "the normal approximation is farther from the sample than chance allows by a factor of, at its worst"
+    )
     return [*found, at_least(claim, 3.0, farthest, note="The negative control: the comparison can fail.")]
 
 

@@ -33,7 +33,9 @@ def error_law_figure(law: ErrorLaw) -> Figure:
     finish(left, "t (unit of the outputs)", "P(error ≤ t)", f"n = {law.n:,}")
     away = np.linspace(0.0, float(np.abs(t).max()), POINTS)
     right.plot(away, law.exceeds(away), color=BLUE, drawstyle=steps, label="exact")
-    right.plot(away, [1 - normal.cdf(one) + normal.cdf(-one) for one in away], "--", color=ORANGE, label="normal")
+    right.plot(
+        away, [1 - normal.cdf(one) + normal.cdf(-one) for one in away], "--", color=ORANGE, label="normal"
+    )
     finish(right, "t (unit of the outputs)", "P(|error| > t)", log="y", ylim=(5e-4, 1.3))
     return drawn
 

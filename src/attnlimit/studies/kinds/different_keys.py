@@ -87,7 +87,10 @@ class DifferentKeys(Kind):
     def run(self, replicates: int, seed: int, place: Path | None) -> DifferentErrors:
         tokens = self.build()
         exact, coins = (_squares(tokens, self.n, draw) for draw in (Different(), Coins()))
-        generator, squares = torch.Generator().manual_seed(seed), torch.zeros(replicates, len(self.n)).double()
+        generator, squares = (
+            torch.Generator().manual_seed(seed),
+            torch.zeros(replicates, len(self.n)).double(),
+        )
         for row in squares:
             places = Different().places(self.keys, self.n, generator)
             row += torch.stack([_square(tokens, some) for some in places])

@@ -53,7 +53,9 @@ class LawQuantiles(Result):
         return {name: value for name, value in self.to_dict().items() if name != "errors"}
 
     def shown(self) -> list[Row]:
-        return [{"largest n": self.n[-1], "rms": float(self.rms[-1]), "mean |error|": float(self.mean_abs[-1])}]
+        return [
+            {"largest n": self.n[-1], "rms": float(self.rms[-1]), "mean |error|": float(self.mean_abs[-1])}
+        ]
 
 
 class ErrorLaws(Setting):
@@ -77,7 +79,9 @@ class ErrorLaws(Setting):
         exact = torch.stack([each.quantile(levels) for each in found])
         generator = torch.Generator(law.device).manual_seed(seed)
         errors = torch.stack([_sampled(one, law, n, x, replicates, generator) for n in self.n], 1)
-        mean_abs, rms = (torch.tensor([getattr(each, name) for each in found]).double() for name in ("mean_abs", "rms"))
+        mean_abs, rms = (
+            torch.tensor([getattr(each, name) for each in found]).double() for name in ("mean_abs", "rms")
+        )
         return LawQuantiles(tuple(self.n), tuple(self.levels), exact, normal, mean_abs, rms, errors)
 
 

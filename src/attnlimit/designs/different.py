@@ -25,26 +25,35 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from attnlimit.designs.coins import coin_sums
+from attnlimit.designs.coins import CoinSums, coin_sums
 from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned
+from attnlimit.numerics.atoms import FINE, ROUGH, Precision
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
-from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
+from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 FEW = 64
 """Keys up to which all sets are summed over."""
 LOW, HIGH = 48, 12
-SPACING, WINDOW = 0.25, 16
-"""Of the grid of log odds, and how many of its points serve an n."""
-AGREE = 1e-6
-"""Relative difference between windows of 16 and 14 points above which the whole circle is taken."""
+
+
+class Window(NamedTuple):
+    """Of the grid of log odds, around an n."""
+
+    spacing: float
+    points: int
+    agree: float
+    """Relative difference between this and two points less above which the whole circle is taken."""
+
+
+WINDOWS = {FINE: Window(0.25, 16, 1e-6), ROUGH: Window(0.4, 8, 5e-3)}
 
 Found = Tensor
 """C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, (m, t, k, 2 + p)."""
@@ -69,7 +78,7 @@ class Different(Draw):
         def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
             n = n.expand(len(few), -1)
             square = torch.zeros(n.shape, dtype=torch.float64, device=n.device)
-            bias = square[..., None].expand(-1, -1, rest.atoms.limit.shape[-1]).clone()
+            bias = square[..., None].expand(-1, -1, rest.atoms.dim).clone()
             for rows, exact in ready:
                 square[rows], bias[rows] = exact(n[rows], stands_for[rows])
             return square.clamp_min(0), bias
@@ -101,7 +110,7 @@ def _integrated(
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
     """∫ over t of what was found, with the kept keys; zero where n ≥ R."""
     sets, pairs, drift = found[..., 0], found[..., 1], found[..., 2:]
-    phi = torch.full_like(sets, STEP * rest.atoms.smooth).masked_fill((n >= rest.number)[:, None], 0.0)
+    phi = torch.full_like(sets, rest.atoms.step).masked_fill((n >= rest.number)[:, None], 0.0)
     if rest.kept is not None:
         own = tau[..., None] + rest.kept.log_weight[:, None, None] - stands_for[:, None].log()
         own = own.clamp_max(HEAVY).exp()
@@ -119,8 +128,8 @@ def _few(rest: Rest) -> Moments:
 
     of them. Keys of equal score may come as one atom of several: each is then an atom of its own here.
     """
-    atoms, kept, number = rest
-    tau = tau_grid(atoms, int(number.max()), kept, FAST_START)
+    atoms, kept, number = rest.key_by_key("Sets"), rest.kept, rest.number
+    tau = tau_grid(atoms, int(number.max()), kept)
     many = (atoms.log_mass.exp() * number).round()
     error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
     # the sums have e_j relative to that of the lightest key, which n keys together lack n times
@@ -143,19 +152,22 @@ def _few(rest: Rest) -> Moments:
 def _many(rest: Rest) -> Moments:
     """Their keys condensed once."""
     keys = condensed(rest.atoms, rest.number)
-    tau = tau_grid(rest.atoms, int(rest.number.max()), rest.kept, FAST_START)
+    tau = tau_grid(rest.atoms, int(rest.number.max()), rest.kept)
 
     def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = n <= _lowest(rest.number), (n > rest.number - HIGH) & (n < rest.number)
+        low = n <= _lowest(rest.number, keys.precision)
+        high = (n > rest.number - HIGH) & (n < rest.number)
         between = ~low & (n <= rest.number - HIGH)
         square, bias = torch.zeros_like(n), n.new_zeros(*n.shape, keys.vector.shape[-1])
         if bool(between.any()):
-            square, bias, agreed = _between(rest, keys, tau, n, stands_for, between)
-            high = high | ~agreed
+            columns = between.any(0)
+            some = n[:, columns], stands_for[:, columns], between[:, columns]
+            square[:, columns], bias[:, columns], agreed = _between(rest, keys, tau, *some)
+            high[:, columns] |= ~agreed
         for column in high.any(0).nonzero()[:, 0]:
             rows = high[:, column]
             found = _circle(
-                Condensed(*(part[rows] for part in keys)), tau[rows], rest.number[rows], n[rows, column]
+                keys.of(rows), tau[rows], rest.number[rows], n[rows, column]
             )
             at = n[rows, column, None], stands_for[rows, column, None]
             here, drift = _integrated(rest.of(rows), tau[rows], found[:, :, None], *at)
@@ -172,28 +184,29 @@ def _many(rest: Rest) -> Moments:
     return moments
 
 
-def _lowest(number: Tensor) -> Tensor:
+def _lowest(number: Tensor, precision: Precision) -> Tensor:
     """How far the power series serves: it loses e^{n²/R} to cancellation."""
-    return (20 * number).sqrt().floor().clamp_max(LOW)
+    return ((20 if precision == FINE else 4) * number).sqrt().floor().clamp_max(LOW)
 
 
 def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"]) -> Found:
     """Σ log(1 + z e) = −Σ_k (−z)^k Σ e^k / k, Σ r wu = −Σ_k (−z)^k Σ e^k wu and Σ (r − r²) w²‖u‖² the same with k e^k, up to
-    the power of z that n needs, or where n/(R − n) to that power is 1e-12. In powers of z R."""
+    the power of z that n needs, or where n/(R − n) to that power is 1e-12 (binned keys: 1e-6). In powers of z R."""
     most = int(n.max())
     odds = float((most / (number - most)).max())
-    terms = most if odds > 0.3 else min(most, math.ceil(27.6 / -math.log(odds)))
+    least = 27.6 if keys.precision == FINE else 13.8
+    terms = most if odds > 0.3 else min(most, math.ceil(least / -math.log(odds)))
     y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
     sign, seen = -1 / number[..., None], (-y).exp()
     power = [-sign * seen]
     for _ in range(1, terms):
         power.append(power[-1] * seen * sign)
-    powers, shape = torch.cat(power, 1), (terms, tau.shape[1])  # −(−e/R)^k, (m, k·t, j)
-    many = y.repeat(1, terms, 1)
+    powers = torch.stack(power, 1)  # −(−e/R)^k, (m, k, t, j)
     k = torch.arange(1, terms + 1, dtype=y.dtype, device=y.device)
-    sums = (powers @ keys.number[..., None]).unflatten(1, shape)[..., 0].mT.contiguous()
-    drift = (powers.mul_(many) @ keys.vector).unflatten(1, shape).transpose(1, 2).contiguous()
-    own = k * (powers.mul_(many) @ keys.square[..., None]).unflatten(1, shape)[..., 0].mT
+    sums = (powers @ keys.number[:, None, :, None])[..., 0].mT.contiguous()
+    pulled = (powers.mul_(y[:, None])).to(keys.vector).flatten(1, 2) @ keys.vector
+    drift = pulled.double().unflatten(1, powers.shape[1:3]).transpose(1, 2).contiguous()
+    own = k * (powers.mul_(y[:, None]) @ keys.square[:, None, :, None])[..., 0].mT
     sets = y.new_zeros(*tau.shape, most + 1 + 2 * terms)  # the coefficients of most, most − 1, …, 0 and below
     sets[..., most] = 1.0
     for size in range(1, most + 1):
@@ -217,64 +230,72 @@ def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"
 def _between(
     rest: Rest, keys: Condensed, tau: Tensor, n: Tensor, stands_for: Tensor, between: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """E‖Γ_n − Γ‖² and the bias from coins at log odds in steps of SPACING; and where they do not depend on the window."""
-    number, step = rest.number, STEP * rest.atoms.smooth
-    n = torch.where(between, n, number / 2)
-    log_odds = (n / (number - n)).log()
-    place = torch.where(between, (log_odds / SPACING).floor(), torch.nan)
-    first = place.nan_to_num(nan=torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0) - WINDOW // 2 + 1
-    last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + WINDOW // 2
+    """E‖Γ_n − Γ‖² and the bias from coins at log odds in steps of a window's spacing; and where they do not depend on the window."""
+    spacing, points, agree = WINDOWS[keys.precision]
+    number, size = rest.number, torch.where(between, n, rest.number / 2)
+    middle = (size / (number - size)).log() / spacing
+    place = torch.where(between, middle.floor(), torch.nan)
+    first = place.nan_to_num(nan=torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0) - points // 2 + 1
+    last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + points // 2
     grid = first + torch.arange(int((last - first).max()) + 1, dtype=n.dtype, device=n.device)
-    here, log_phi, noise, drift = coin_sums(tau, keys, torch.sigmoid(SPACING * grid), rest.kept)
-    phi, pairs = step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
-    alone = slice(
-        1 if bool((n == n[:1]).all() and (number == number[0]).all()) else None
-    )  # one row serves all
-    window = partial(_continue, n[alone], number[alone], log_odds[alone], first[alone], grid.shape[1])
-    weight = window(WINDOW)
-    if rest.kept is None:
-        squares, pulls = (phi * pairs).sum(-1)[:, None], (phi[..., None, :] @ drift)[:, :, 0]
-        bias = weight @ pulls
-    else:
-        error = rest.kept.mean_error
-        own = here[:, None] + (rest.kept.log_weight[:, None] - stands_for.log())[..., None, None]
-        own = own.clamp_max(HEAVY).exp()  # (m, k, i, t)
-        damped = phi[:, None] * (-own).exp()
-        cross = (drift @ error[:, None, :, None])[..., 0]
-        squares = (
-            pairs[:, None]
-            + 2 * own * cross[:, None]
-            + own.square() * error.square().sum(-1)[:, None, None, None]
-        )
-        squares = (damped * squares).sum(-1)
-        bias = (weight[..., None] * damped).flatten(2) @ drift.flatten(1, 2)
-        bias = bias + (weight * (damped * own).sum(-1)).sum(-1)[..., None] * error[:, None]
-    wide, narrow = (weight * squares).sum(-1), (window(WINDOW - 2) * squares).sum(-1)
-    agreed = ~between | ((wide - narrow).abs() <= AGREE * wide)
+    sums = coin_sums(tau, keys, torch.sigmoid(spacing * grid), rest.kept)
+    near = (middle.floor() - points // 2 + 1 - first).long()[..., None] + torch.arange(points, device=n.device)
+    near = near.clamp(0, grid.shape[1] - 1)
+    alone = slice(1 if bool((size == size[:1]).all() and (number == number[0]).all()) else None)
+    window = partial(_continue, size[alone], number[alone], middle[alone], spacing)  # one row may serve all
+    weight = window(points)
+    squares, bias = _near(rest, sums, near, weight, stands_for)
+    wide, narrow = (weight * squares).sum(-1), (window(points - 2) * squares[..., 1:-1]).sum(-1)
+    agreed = ~between | ((wide - narrow).abs() <= agree * wide)
     return torch.where(between, wide, 0.0), torch.where(between[..., None], bias, 0.0), agreed
 
 
+def _near(
+    rest: Rest, sums: CoinSums, near: Int[Tensor, "m k i"], weight: Tensor, stands_for: Tensor
+) -> tuple[Float[Tensor, "m k i"], Float[Tensor, "m k p"]]:
+    """Squares at the points of the grid around each n, and the bias."""
+    here, log_phi, noise, drift = sums
+    phi, pairs = rest.atoms.step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
+    if rest.kept is None:
+        squares = (phi * pairs).sum(-1).gather(1, near.flatten(1)).unflatten(1, near.shape[1:])
+        share = near.new_zeros(*near.shape[:2], len(phi[0]), dtype=phi.dtype)
+        share.scatter_(2, near, weight.expand_as(squares))
+        return squares, share @ (phi.to(drift)[..., None, :] @ drift)[:, :, 0].double()
+    error = rest.kept.mean_error
+    cross = (drift @ error.to(drift)[:, None, :, None])[..., 0]
+    rows = near.flatten(1)[..., None].expand(-1, -1, phi.shape[2])
+    here, phi, pairs, cross = (
+        one.gather(1, rows).unflatten(1, near.shape[1:]) for one in (here, phi, pairs, cross)
+    )
+    own = here + (rest.kept.log_weight[:, None] - stands_for.log())[..., None, None]
+    own = own.clamp_max(HEAVY).exp()  # (m, k, i, t)
+    damped = phi * (-own).exp()
+    size = error.square().sum(-1)[:, None, None, None]
+    squares = (damped * (pairs + 2 * own * cross + own.square() * size)).sum(-1)
+    share = weight[..., None] * damped
+    full = drift.new_zeros(*near.shape[:2], *drift.shape[1:3])
+    full.scatter_(2, near[..., None].expand_as(share), share.to(full))
+    bias = (full.flatten(2) @ drift.flatten(1, 2)).double()
+    return squares, bias + (share * own).sum((-1, -2))[..., None] * error[:, None]
+
+
 def _continue(
-    n: Tensor, number: Tensor, log_odds: Tensor, first: Tensor, points: int, window: int
+    n: Tensor, number: Tensor, middle: Tensor, spacing: float, window: int
 ) -> Float[Tensor, "m k i"]:
-    """What the values at the grid's points count in the integral over the circle, P(N = n)⁻¹ (2π)⁻¹ ∫ (1 − p + p e^{iθ})^R e^{−inθ}
-    L(log odds + iθ) dθ, L the polynomial through the `window` points around the log odds."""
+    """What the values at `window` points of the grid count in the integral over the circle, P(N = n)⁻¹ (2π)⁻¹ ∫ (1 − p + p e^{iθ})^R
+    e^{−inθ} L(log odds + iθ) dθ, L the polynomial through the points around the log odds, `middle` in units of the spacing."""
     p = n / number
-    place = (log_odds / SPACING).floor() - window // 2 + 1
+    place = middle.floor() - window // 2 + 1
     theta = (0.6 / (n * (1 - p)).sqrt())[..., None] * (torch.arange(13, dtype=n.dtype, device=n.device) + 0.5)
     kernel = (
         number[..., None] * torch.log1p(p[..., None] * torch.expm1(1j * theta)) - 1j * n[..., None] * theta
     )
     kernel = kernel.exp()
     k = torch.arange(window, dtype=n.dtype, device=n.device)
-    away = (1j * theta)[..., None] / SPACING - (place[..., None] + k - log_odds[..., None] / SPACING)[
-        :, :, None
-    ]
+    away = (1j * theta)[..., None] / spacing - (place[..., None] + k - middle[..., None])[:, :, None]
     basis = ((kernel * away.prod(-1))[..., None] / away).real.sum(2)
     scale = (-torch.lgamma(k + 1) - torch.lgamma(window - k)).exp() * (-1.0) ** (window - 1 - k)
-    weights = basis * scale / kernel.real.sum(2, keepdim=True)
-    where = (place - first).long()[..., None] + torch.arange(window, device=n.device)
-    return n.new_zeros(*n.shape, points).scatter(2, where.clamp(0, points - 1), weights)
+    return basis * scale / kernel.real.sum(2, keepdim=True)
 
 
 def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float[Tensor, " m"]) -> Found:

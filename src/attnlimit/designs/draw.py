@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from attnlimit.errors import NotKnown
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.numerics.atoms import Around, Atoms, KeptSet
+from attnlimit.numerics.condensed import Condensed
 
 ATOMS_AT_ONCE = 640
 """Of all queries of a block together."""
@@ -23,19 +24,22 @@ Moments: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class Rest(NamedTuple):
     """What is left to draw from once the kept keys are set aside, for each of m queries."""
 
-    atoms: Atoms
+    atoms: Atoms | Condensed
+    """Condensed where they are binned by score."""
     kept: KeptSet | None
     number: Float[Tensor, "m 1"]
     """How many keys; infinite for a law."""
 
     def of(self, rows: Bool[Tensor, " m"] | Int[Tensor, " k"]) -> Rest:
         """Those of some queries."""
-        scores, log_mass, mean, spread, limit, *more = self.atoms
-        shared = len(mean) == 1 < len(limit)
-        mean, spread = (mean, spread) if shared else (mean[rows], spread[rows])
-        atoms = Atoms(scores[rows], log_mass[rows], mean, spread, limit[rows], *more)
         kept = None if self.kept is None else KeptSet(*(part[rows] for part in self.kept))
-        return Rest(atoms, kept, self.number[rows])
+        return Rest(self.atoms.of(rows), kept, self.number[rows])
+
+    def key_by_key(self, what: str) -> Atoms:
+        """Atoms that are keys, for what is of keys one by one."""
+        if not isinstance(self.atoms, Atoms):
+            raise InputError(f"{what} are of keys one by one, and these are binned by score: use binned=False.")
+        return self.atoms
 
 
 class Terms(NamedTuple):

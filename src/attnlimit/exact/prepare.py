@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.designs import Independent, Kept, Sampling
+from attnlimit.designs.different import FEW
 from attnlimit.designs.draw import Moments, Rest
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
@@ -170,13 +171,16 @@ def prepare_seen(
 
     def ready(rows: slice | Tensor, coarser: int = 1) -> OfN:
         here, count = seen[rows], rest[rows]
-        atoms, own = here.atoms(None if kept is None else kept[rows], binned=binned, coarser=coarser)
+        bins = binned and int(count.min()) > FEW
+        atoms, own = here.atoms(None if kept is None else kept[rows], binned=bins, coarser=coarser)
         exact = sampling.draw.exact(Rest(atoms, own, count), n_max)
         return lambda n: exact(n, sampling.stands_for(count, n))
 
     parts = max(1, min(torch.get_num_threads(), m // 8)) if binned and sampling.draw.repeats else 1
-    groups = torch.arange(m).tensor_split(parts)
-    moments = ready(slice(None)) if parts == 1 else _joined(side_by_side(ready, groups), groups)
+    few = (rest[:, 0] <= FEW) & binned  # bins are of no use there
+    groups = [*(~few).nonzero()[:, 0].tensor_split(parts), few.nonzero()[:, 0]]
+    groups = [rows for rows in groups if len(rows)]
+    moments = ready(slice(None)) if len(groups) == 1 else _joined(side_by_side(ready, groups), groups)
     method = f"exact (Laplace quadrature), {sampling} of {keys}{', binned by score' if binned else ''}"
     return Prepared(moments, method, (lambda n: ready(slice(CHECKED_QUERIES), 2)(n)) if binned else None)
 

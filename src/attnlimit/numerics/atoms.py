@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -12,6 +13,29 @@ from torch import Tensor
 
 Around: TypeAlias = Callable[[Tensor], Tensor]
 """r (…, j) ↦ E e^{irξ} − 1, ξ what a value has beside the mean of its atom, scaled to variance 1."""
+
+
+class Precision(NamedTuple):
+    """How finely integrals over τ = log t are taken. Every draw of keys, of weight W together, adds a multiple of tW²e^{−tW}
+    to a square: what is lost of it at steps of h is 2|Γ(2 + 2πi/h)|, and below tW = e^{−a} it is e^{−2a}/2."""
+
+    step: float
+    """In τ, for scores that are smooth on the scale 1."""
+    start: float
+    """How much earlier than −log(n E w) to begin; `late` where the mean error does not vanish at t = 0 and biases begin like t."""
+    late: float
+    alone: float
+    """How much earlier than where the heaviest key alone weighs 1."""
+    end: float
+    """log of t w_min where to end."""
+    fade: float
+    """−log of how unlikely it is that the drawn keys weigh so little, where to end for coins."""
+
+
+FINE = Precision(step=0.4, start=12.0, late=20.0, alone=10.0, end=4.0, fade=60.0)
+"""Good to 1e-8."""
+ROUGH = Precision(step=0.65, start=6.5, late=10.0, alone=5.5, end=3.2, fade=24.0)
+"""Good to 1e-4: enough beside keys that are binned by score."""
 
 
 class Atoms(NamedTuple):
@@ -36,6 +60,34 @@ class Atoms(NamedTuple):
     def squares(self) -> Float[Tensor, "m j"]:
         """Mean square distance of the atom's values from Γ."""
         return (distances(self.mean, self.limit) + self.spread).clamp_min(0)
+
+    @property
+    def precision(self) -> Precision:
+        return FINE
+
+    @property
+    def step(self) -> float:
+        """Of the τ-grid."""
+        return self.precision.step * self.smooth
+
+    @property
+    def dim(self) -> int:
+        """Of the values."""
+        return self.limit.shape[-1]
+
+    def of(self, rows: Tensor | slice) -> Atoms:
+        """Those of some queries."""
+        shared = len(self.mean) == 1 < len(self.limit)
+        mean, spread = (self.mean, self.spread) if shared else (self.mean[rows], self.spread[rows])
+        return Atoms(self.scores[rows], self.log_mass[rows], mean, spread, self.limit[rows], *self[5:])
+
+    def reach(self, n_max: int) -> tuple[Tensor, Tensor, Tensor]:
+        """log(n_max E w), the heaviest score that n_max keys are likely to have, and the lightest of all."""
+        present = self.log_mass > -torch.inf
+        likely = self.log_mass > -math.log(n_max) - 22.0  # n_max times its mass above 3e-10
+        total = torch.logsumexp(self.scores + self.log_mass, 1) + math.log(n_max)
+        heaviest = self.scores.masked_fill(~likely, -torch.inf).amax(1)
+        return total, heaviest, self.scores.masked_fill(~present, torch.inf).amin(1)
 
     def double(self) -> Atoms:
         return Atoms(*(part.double() for part in self[:5]), *self[5:])

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from attnlimit.models.analyse.analyze import Reading, analyze
     from attnlimit.models.attend.sampled import sampled_attention
     from attnlimit.models.budget.budgets import Budgets
+    from attnlimit.models.explain.explain import explain
     from attnlimit.models.judge.compare import compare
     from attnlimit.models.judge.verify import verify
     from attnlimit.models.see.load import load
@@ -144,6 +145,7 @@ __all__ = [
     "design_errors",
     "error_covariance",
     "exact_error",
+    "explain",
     "exponents",
     "fit_log",
     "fit_power",
@@ -172,6 +174,7 @@ _LAZY = {
     "Reading": "attnlimit.models.analyse.analyze",
     "analyze": "attnlimit.models.analyse.analyze",
     "compare": "attnlimit.models.judge.compare",
+    "explain": "attnlimit.models.explain.explain",
     "icl": "attnlimit.icl",
     "load": "attnlimit.models.see.load",
     "sampled_attention": "attnlimit.models.attend.sampled",

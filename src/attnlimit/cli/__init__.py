@@ -18,6 +18,7 @@ from attnlimit.cli.complexity import complexity
 from attnlimit.cli.curve import curve
 from attnlimit.cli.doctor import doctor
 from attnlimit.cli.downstream import downstream
+from attnlimit.cli.explain import explain
 from attnlimit.cli.export import export
 from attnlimit.cli.icl import icl
 from attnlimit.cli.phase import phase
@@ -44,6 +45,7 @@ PANELS: dict[str, dict[Callable[..., None], str]] = {
         verify: "The model with budgets against the full one, and a verdict.",
         compare: "Budgets beside other methods that read as many keys.",
         downstream: "The model's task against the keys of its heads.",
+        explain: "What every head reads, its roles, and how sure that is.",
         report: "A run as one HTML file.",
     },
     "Token laws": {

@@ -116,7 +116,7 @@ def analyze(
         before(memory)
     answering = None
     if reading.answer and not reading.pooled:
-        _refuse_too_large(loaded, memory)
+        refuse_too_large(loaded, memory)
         queries = ANSWER_QUERIES * reading.queries
         answering = Answering(loaded, windows, queries, reading.answer, reading.seed, reading.grouped)
     work = _Work(plan, progress, answering)
@@ -301,7 +301,8 @@ def short_name(name: str) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def _refuse_too_large(loaded: Loaded, memory: Memory) -> None:
+def refuse_too_large(loaded: Loaded, memory: Memory) -> None:
+    """If going backward takes more than is free."""
     room = available_memory(loaded.model.device)
     if room is not None and memory.peak > room:
         raise ModelNotSupported(

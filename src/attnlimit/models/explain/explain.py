@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlimit.errors import ModelNotSupported
 from attnlimit.inputs import as_positive
-from attnlimit.models.analyse.analyze import Reading, analyze, short_name
+from attnlimit.models.analyse.analyze import Reading, analyze, refuse_too_large
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.explain.look import Look, Made, Passed
 from attnlimit.models.explain.result import Chosen, Explanation, Facts, HeadRoles
@@ -22,7 +22,7 @@ from attnlimit.models.explain.tried import tried
 from attnlimit.models.see.gradient import answer_gradients, per_query, unit
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load, run_backbone
-from attnlimit.models.see.memory import Memory
+from attnlimit.models.see.memory import Memory, estimate_memory
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, positions, special_tokens, texts
 
@@ -30,6 +30,10 @@ LEVEL = 0.95
 TRIALS = 3
 """Random sets of keys that are tried out for each head."""
 USUAL = Reading(queries=16, answer=4)
+METHOD = (
+    "exact weights and outputs of the model's own pass; roles with intervals over resampled stretches of the text; losses to "
+    "second order, and tried out where measured"
+)
 
 
 def explain(
@@ -55,40 +59,32 @@ def explain(
     (document,) = as_documents([texts()[0] if text is None else text])
     ids, tokens, read, cut = read_tokens(loaded, document.text, reading.tokens)
     wanted = [token] if isinstance(token, str | int) else list(token)
-    chosen = [find_token(tokens, read, one, which) for one in wanted]
-    if loaded.kind == "seq2seq":
-        raise ModelNotSupported(
-            f"{loaded.name} reads one text and writes another, and its decoder attends to both: what a token reads is explained "
-            "within one text. Load its encoder (task='encoder')."
-        )
+    chosen = tuple(find_token(tokens, read, one, which) for one in wanted)
+    _refuse_two_texts(loaded)
     steps = Steps(progress, 4 + len(chosen))
     alone = replace(reading, tokens=len(tokens), passages=1, answer=0, grouped=False, population="context")
     run = analyze(
         loaded, [document], rel_error=rel_error, reading=alone, progress=steps.next(), before=before
     )
     generator = torch.Generator().manual_seed(reading.seed)
-    gradients = {}
-    if reading.answer:
-        gradients = answer_gradients(loaded, ids, torch.arange(len(tokens)), reading.answer, generator)
+    gradients = _gradients(loaded, ids, reading, generator)
     steps.skip(1)
     special = torch.tensor(tokens.special)
-    look = Look(ids[0], special, gradients, per_query(loaded.kind, 1), tuple(chosen), rel_error, generator)
+    look = Look(ids[0], special, gradients, per_query(loaded.kind, 1), chosen, rel_error, generator)
     _pass(loaded, ids, look, steps.next())
-    made = _made(loaded, special, generator)
+    made = _made(loaded, generator)
     steps.skip(1)
-    scale = per_query(loaded.kind, len(tokens)) / per_query(loaded.kind, 1)
-    heads = _heads(look, made, run.heads, scale, generator)
     explained = []
-    for place, at in enumerate(chosen):
-        reads = look.reads[place]
+    for at, reads, sets in zip(chosen, look.reads, look.sets, strict=True):
         explained.append(
-            tried(loaded, ids, at, reads, look.sets[place], TRIALS, generator)
+            tried(loaded, ids, at, reads, sets, TRIALS, generator)
             if gradients
             else Chosen(at, tuple(reads), None)
         )
         steps.skip(1)
+    heads = _heads(look, made, run.heads, generator, scale=per_query(loaded.kind, len(tokens)))
     facts = Facts(
-        model=short_name(loaded.name),
+        model=run.facts.model,
         kind=loaded.kind,
         title=document.title,
         text=read,
@@ -99,10 +95,33 @@ def explain(
         draws=reading.answer,
         trials=TRIALS,
         unit=unit(loaded.kind) if reading.answer else None,
-        method="exact weights and outputs of the model's own pass; roles with intervals over resampled stretches of the text; "
-        "losses to second order, and tried out where measured",
+        method=METHOD,
     )
     return Explanation(facts, tokens, heads, links(heads), look.map(), tuple(explained))
+
+
+def _refuse_two_texts(loaded: Loaded) -> None:
+    if loaded.kind == "seq2seq":
+        raise ModelNotSupported(
+            f"{loaded.name} reads one text and writes another, and its decoder attends to both: what a token reads is "
+            "explained within one text. Load its encoder (task='encoder')."
+        )
+
+
+def _gradients(
+    loaded: Loaded, ids: Int[Tensor, "1 tokens"], reading: Reading, generator: torch.Generator
+) -> dict[int, Float[Tensor, "draws tokens heads dv"]]:
+    """Of the answer, at every token; none if it is not to be looked at."""
+    if not reading.answer:
+        return {}
+    length = ids.shape[1]
+    refuse_too_large(
+        loaded,
+        estimate_memory(
+            loaded.model, tokens=length, keys=length, queries=reading.queries, points=1, backward=True
+        ),
+    )
+    return answer_gradients(loaded, ids, torch.arange(length), reading.answer, generator)
 
 
 def _pass(
@@ -113,7 +132,7 @@ def _pass(
         run_backbone(loaded, input_ids=ids.to(loaded.model.device))
 
 
-def _made(loaded: Loaded, special: Tensor, generator: torch.Generator) -> Made:
+def _made(loaded: Loaded, generator: torch.Generator) -> Made:
     """The roles on random tokens that are said twice."""
     tokenizer = loaded.need_tokenizer()
     before, after = special_tokens(tokenizer)
@@ -126,12 +145,12 @@ def _made(loaded: Loaded, special: Tensor, generator: torch.Generator) -> Made:
 
 
 def _heads(
-    look: Look, made: Made, reports: Sequence[HeadReport], scale: float, generator: torch.Generator
+    look: Look, made: Made, reports: Sequence[HeadReport], generator: torch.Generator, scale: float
 ) -> tuple[HeadRoles, ...]:
     shares, chance = look.shares()
-    text = with_intervals(shares, LEVEL, generator)
     said, said_chance = made.shares()
-    twice = with_intervals(said, LEVEL, generator)
+    text, twice = (with_intervals(one, LEVEL, generator) for one in (shares, said))
+    chances = [one.double().mean(1).tolist() for one in (chance, said_chance)]
     matter = look.mean_matter()
     found = []
     for k, one in enumerate(reports):
@@ -141,15 +160,15 @@ def _heads(
                 layer=one.layer,
                 head=one.head,
                 shares=as_intervals(text[k]),
-                chance=tuple(chance[k].mean(0).tolist()),
+                chance=tuple(chances[0][k]),
                 made=as_intervals(twice[k]),
-                made_chance=tuple(said_chance[k].mean(0).tolist()),
+                made_chance=tuple(chances[1][k]),
                 horizon=one.horizon,
                 effective_keys=one.effective_keys[1],
                 keys_needed=need.keys,
                 needs_all=need.all,
                 visible_keys=one.visible_keys,
-                sensitivity=None if matter is None else float(matter[k]) * scale,
+                sensitivity=None if matter is None else scale / look.half * float(matter[k]),
             )
         )
     return tuple(found)

@@ -78,6 +78,21 @@ class HeadRoles:
     """What the answer loses, to second order, if its queries read the plain average of what they see: nats a token (a
     classifier: a text; an encoder: the squared change of its embedding)."""
 
+    def share(self, role: str) -> Interval:
+        """Of its attention, on the text."""
+        return self.shares[_number(role)]
+
+    def plays(self, role: str) -> bool:
+        """Whether a role has more of the attention than chance, by the whole interval; and the broad average, if half."""
+        k = _number(role)
+        return self.shares[k][1] > (self.chance[k] if k < len(ROLES) - 1 else 0.5)
+
+    @property
+    def leading(self) -> str:
+        """The role with the largest share among those that it plays, else the broad average."""
+        played = [role for role in ROLES if self.plays(role)]
+        return max(played, key=lambda role: self.share(role)[0], default=ROLES[-1])
+
 
 @record
 class Link:
@@ -227,6 +242,20 @@ class Explanation:
     def __repr__(self) -> str:
         return f"Explanation({self.facts.model}, {len(self.heads)} heads, {len(self.tokens)} tokens)"
 
+    def words(self, read: Read, most: int = NAMED) -> str:
+        """What a head reads at a token: keys with their weights, and the average of the others."""
+        shown = [
+            f"{self.tokens.pieces[key].strip()} ({key}) {weight:.2f}"
+            for key, weight in zip(read.keys[:most], read.weights[:most], strict=True)
+        ]
+        hidden = read.needed - len(shown)
+        if hidden:
+            weight = max(0.0, 1.0 - read.others_weight - sum(read.weights[:most]))
+            shown.append(f"{hidden} more {weight:.2f}")
+        if read.others:
+            shown.append(f"average of {read.others} others {read.others_weight:.2f}")
+        return ", ".join(shown)
+
     def to_dict(self) -> dict[str, Any]:
         """See the top of this file."""
         listed = {
@@ -257,6 +286,12 @@ class Explanation:
                 raise InputError(f"{name} must be a list, got {type(listed).__name__}.")
             parts[name] = tuple(from_record(kind, one, f"{name} {k}") for k, one in enumerate(listed))
         return cls(from_record(Facts, given, "the explanation"), tokens, map=places, **parts)
+
+
+def _number(role: str) -> int:
+    if role not in ROLES:
+        raise InputError(f"A role is one of {', '.join(ROLES)}; got {role!r}.")
+    return ROLES.index(role)
 
 
 def packed(array: np.ndarray) -> dict[str, Any]:

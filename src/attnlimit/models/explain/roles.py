@@ -98,7 +98,7 @@ def with_intervals(
 
 def as_intervals(found: Float[Tensor, "roles 3"]) -> tuple[Interval, ...]:
     """For the record."""
-    return tuple((value, low, high) for value, low, high in found.tolist())
+    return tuple((round(value, 6), round(low, 6), round(high, 6)) for value, low, high in found.tolist())
 
 
 def made_texts(

@@ -147,7 +147,7 @@ class Look(Passed):
             for head in range(call.heads)
         ]
         sets = torch.stack([named for _, named in found])
-        halves = _half_seen(call, at, sets, weights)
+        halves = _half_seen(call, at, sets)
         for head, (read, named) in enumerate(found):
             weight = float((weights[head] * named).sum())
             ends = (max(0.0, weight - halves[head]), min(1.0, weight + halves[head]))
@@ -245,9 +245,7 @@ def _weights(call: Call, rows: Int[Tensor, " m"]) -> tuple[Float[Tensor, "heads 
     return call.weights(call.block_scores(rows).masked_fill(~seen, -torch.inf))[0], seen
 
 
-def _half_seen(
-    call: Call, at: int, named: Bool[Tensor, "heads n"], weights: Float[Tensor, "heads n"]
-) -> list[float]:
+def _half_seen(call: Call, at: int, named: Bool[Tensor, "heads n"]) -> list[float]:
     """Half the width of the 95 % interval of the weight of named keys, if of the others a random half is seen and stands for
     all: 1.96 times its exact rms error, attention over values 1 for the named and 0 for the others."""
     row = torch.tensor([at], device=call.query.device)

@@ -12,7 +12,7 @@ from attnlimit.models.see.interface import observe
 
 transformers = pytest.importorskip("transformers")
 
-WORDS, PLACES, WIDTH = 20, 44, 64
+WORDS, PLACES, WIDTH = 21, 43, 64
 """One-hot codes of words and places together are as wide as a head."""
 NEEDLE = WORDS - 1
 SURE = 60.0
@@ -124,8 +124,8 @@ def look_at(model, ids):
 
 
 def test_heads_built_for_one_role_have_it(generator) -> None:
-    ids = torch.arange(PLACES) % (WORDS - 2)
-    ids[1], ids[2] = WORDS - 2, NEEDLE  # what comes before the needle comes nowhere else
+    ids = torch.arange(PLACES) % (WORDS - 3)
+    ids[:3] = torch.tensor([WORDS - 3, WORDS - 2, NEEDLE])  # these come nowhere else
     found, chance = look_at(built(), ids).shares()
     rows = torch.arange(26, PLACES - 8)  # what each looks for is there, and outside the window
     expected = ["own token", "previous token", "window", "sink", "content", "same token", "broad average"]
@@ -148,15 +148,15 @@ def test_heads_built_for_one_role_have_it(generator) -> None:
 def test_the_built_induction_head_shows_on_repeated_random_tokens(generator) -> None:
     usable = torch.arange(NEEDLE)
     ids = made_texts(usable, [NEEDLE], [], PLACES, generator)
-    assert ids.shape == (4, 1 + 2 * 19)
-    assert torch.equal(ids[:, 1:20], ids[:, 20:])
-    assert all(len(set(row[1:20].tolist())) == 19 for row in ids)
+    assert ids.shape == (4, 1 + 2 * 20)
+    assert torch.equal(ids[:, 1:21], ids[:, 21:])
+    assert all(len(set(row[1:21].tolist())) == 20 for row in ids)
     made = Made(ids, 1, 0)
     with torch.no_grad(), observe(model := built(), made.handle):
         model(input_ids=ids)
     found, _ = made.shares()
     k = ROLES.index("induction")
-    assert found.shape == (16, 4 * 19, len(ROLES))
+    assert found.shape == (16, 4 * 20, len(ROLES))
     assert float(found[8, :, k].mean()) > 0.9
     assert float(found[[*range(8), *range(9, 16)], :, k].max()) < 0.3
 

@@ -27,7 +27,7 @@ from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, positions, special_tokens, texts
 
 LEVEL = 0.95
-TRIALS = 3
+TRIALS = 4
 """Random sets of keys that are tried out for each head."""
 USUAL = Reading(queries=16, answer=4)
 METHOD = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from attnlimit.models.explain.reads import agreement, along, certainty, first_wi
 from attnlimit.models.explain.result import DECADES, NAMED, STEPS, Lost, Map, Read
 from attnlimit.models.explain.roles import counted_queries, roles_of, shares
 from attnlimit.models.see.call import Call, wide
+from attnlimit.models.see.progress import Progress
 
 LISTED = 16
 """Keys that a chosen token lists, at most."""
@@ -31,7 +33,8 @@ class Passed:
     """Takes every call of a pass over texts whose tokens attend to their own text."""
 
     def __init__(self) -> None:
-        self.layers, self.done, self.progress = 0, 0, None  # type: tuple[int, int, Progress | None]
+        self.layers, self.done = 0, 0
+        self.progress: Progress | None = None
 
     def handle(self, call: Call) -> None:
         if call.own_key != 0 or call.query.shape[2] != call.key.shape[2]:
@@ -164,7 +167,7 @@ class Look(Passed):
         p: Float[Tensor, " n"],
         v: Float[Tensor, "n d"],
         seen: Bool[Tensor, " n"],
-    ) -> tuple[dict[str, object], Bool[Tensor, " n"]]:
+    ) -> tuple[dict[str, Any], Bool[Tensor, " n"]]:
         """The explanation of one head at one query, and its set of keys."""
         order = p.masked_fill(~seen, -1.0).argsort(descending=True, stable=True)[: int(seen.sum())]
         steps, output = along(p, v, order), p @ v
@@ -175,7 +178,7 @@ class Look(Passed):
         few = min(NAMED, len(order))
         size = v[seen].square().sum(-1).mean()
         sure = certainty(steps[few], steps[0], output, torch.tensor(len(order) - few), size)
-        read: dict[str, object] = {
+        read: dict[str, Any] = {
             "needed": needed,
             "keys": tuple(order[: min(needed, LISTED)].tolist()),
             "weights": tuple(p[order[: min(needed, LISTED)]].tolist()),
@@ -187,7 +190,7 @@ class Look(Passed):
 
     def _for_answer(
         self, layer: int, head: int, at: int, p: Tensor, v: Tensor, steps: Tensor, order: Tensor, needed: int
-    ) -> dict[str, object]:
+    ) -> dict[str, Any]:
         if not self.gradients:
             return dict.fromkeys(("needed_for_answer", "matters", "agreement", "predicted"))
         g, output = self.gradients[layer][:, at, head].to(p), p @ v
@@ -232,8 +235,8 @@ class Look(Passed):
             matters = ((log + DECADES) * STEPS + 1).round().clamp(0, 255).numpy().astype(np.uint8)
         return Map(
             keys=all_heads("keys").astype(np.uint16),
-            weights=all_heads("weights", 255).astype(np.uint8),
-            certainty=all_heads("certainty", 255).astype(np.uint8),
+            weights=all_heads("weights", 255.0).astype(np.uint8),
+            certainty=all_heads("certainty", 255.0).astype(np.uint8),
             matters=matters,
             seen=all_heads("seen").astype(np.uint16),
         )

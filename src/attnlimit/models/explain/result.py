@@ -47,6 +47,8 @@ ROLES = (
 """A partition of a head's attention: see attnlimit.models.explain.roles."""
 NAMED = 4
 """Keys that the map names for every token and head."""
+KINDS = {"keys": "u2", "weights": "u1", "certainty": "u1", "matters": "u1", "seen": "u2"}
+"""The arrays of the map."""
 DECADES, STEPS = 12, 16
 """`matters` is kept on a logarithmic scale from 10^−12 on, so many steps a factor of ten."""
 
@@ -190,10 +192,22 @@ class Map:
 
     @classmethod
     def from_dict(cls, given: object) -> Map:
-        names = list(cls.__dataclass_fields__)
-        if not isinstance(given, dict) or sorted(given) != sorted(names):
-            raise InputError(f"map must have the arrays {', '.join(names)}.")
-        return cls(**{name: None if given[name] is None else unpacked(given[name], name) for name in names})
+        if not isinstance(given, dict) or sorted(given) != sorted(KINDS):
+            raise InputError(f"map must have the arrays {', '.join(KINDS)}.")
+        parts = {
+            name: unpacked(given[name], name, kind)
+            for name, kind in KINDS.items()
+            if name != "matters" or given[name] is not None
+        }
+        heads, tokens = parts["keys"].shape[:2]
+        layers = parts["seen"].shape[0]
+        wanted = {"keys": (heads, tokens, NAMED), "weights": (heads, tokens, NAMED), "seen": (layers, tokens)}
+        if any(one.shape != wanted.get(name, (heads, tokens)) for name, one in parts.items()):
+            shapes = {name: one.shape for name, one in parts.items()}
+            raise InputError(f"the map's arrays do not fit together: their shapes are {shapes}.")
+        if int(parts["keys"].max(initial=0)) >= tokens:
+            raise InputError(f"the map names key {parts['keys'].max()}, but there are {tokens} tokens.")
+        return cls(matters=parts.pop("matters", None), **parts)
 
 
 @record
@@ -279,13 +293,18 @@ class Explanation:
             raise InputError(f"roles must be {', '.join(ROLES)}.")
         tokens = from_record(Tokens, given.pop("tokens", None), "tokens")
         places = Map.from_dict(given.pop("map", None))
-        parts = {}
-        for name, kind in (("heads", HeadRoles), ("links", Link), ("chosen", Chosen)):
-            listed = given.pop(name, None)
-            if not isinstance(listed, list):
-                raise InputError(f"{name} must be a list, got {type(listed).__name__}.")
-            parts[name] = tuple(from_record(kind, one, f"{name} {k}") for k, one in enumerate(listed))
-        return cls(from_record(Facts, given, "the explanation"), tokens, map=places, **parts)
+        heads, links, chosen = (
+            _listed(given.pop(name, None), kind, name)
+            for name, kind in (("heads", HeadRoles), ("links", Link), ("chosen", Chosen))
+        )
+        facts = from_record(Facts, given, "the explanation")
+        return cls(facts, tokens, heads, links, places, chosen)
+
+
+def _listed(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
+    if not isinstance(given, list):
+        raise InputError(f"{name} must be a list, got {type(given).__name__}.")
+    return tuple(from_record(kind, one, f"{name}, number {k}") for k, one in enumerate(given))
 
 
 def _number(role: str) -> int:
@@ -305,11 +324,12 @@ def packed(array: np.ndarray) -> dict[str, Any]:
     return {"dtype": kind, "shape": list(array.shape), "data": data}
 
 
-def unpacked(given: Any, name: str) -> np.ndarray:
-    """What `packed` was made of."""
+def unpacked(given: Any, name: str, kind: str) -> np.ndarray:
+    """What `packed` was made of; `kind` is u1 or u2."""
     try:
-        kind = {"u1": "<u1", "u2": "<u2"}[given["dtype"]]
-        found = np.frombuffer(base64.b64decode(given["data"], validate=True), kind).reshape(given["shape"])
-        return found.astype(kind[1:])
+        if given["dtype"] != kind or len(given["shape"]) < 2:
+            raise ValueError(f"dtype {given['dtype']!r:.20}, shape {given['shape']!r:.40}")
+        data = base64.b64decode(given["data"], validate=True)
+        return np.frombuffer(data, f"<{kind}").reshape(given["shape"]).astype(kind)
     except (KeyError, TypeError, ValueError) as problem:
-        raise InputError(f"map: {name} is not an array of u1 or u2 ({problem}).") from problem
+        raise InputError(f"map: {name} is not an array of {kind} ({problem}).") from problem

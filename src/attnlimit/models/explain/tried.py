@@ -16,7 +16,7 @@ from attnlimit.models.see.gradient import answer_error, model_answer
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded
 
-HEADS = 6
+HEADS = 4
 """That are tried one by one: those that matter most to the answer."""
 
 Sets = Mapping[tuple[int, int], Bool[Tensor, " tokens"]]

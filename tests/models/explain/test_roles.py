@@ -33,7 +33,7 @@ def brute(weights, seen, ids, special, row):
             role = "previous token"
         elif ids[j] == ids[row]:
             role = "same token"
-        elif ids[j - 1] == ids[row]:
+        elif ids[j - 1] == ids[row] and j - 1 != row:
             role = "induction"
         elif abs(j - row) <= NEAR:
             role = "window"

@@ -33,19 +33,23 @@ class Passed:
     """Takes every call of a pass over texts whose tokens attend to their own text."""
 
     def __init__(self) -> None:
-        self.layers, self.done = 0, 0
+        self.layers, self.seen = 0, set[int]()
         self.progress: Progress | None = None
 
     def handle(self, call: Call) -> None:
         if call.own_key != 0 or call.query.shape[2] != call.key.shape[2]:
             raise ModelNotSupported(
-                f"{call.name} attends to {call.key.shape[2]} keys with {call.query.shape[2]} queries of another text: what a token "
-                "reads is explained within one text."
+                f"{call.name} attends to another text than its own ({call.query.shape[2]} queries, {call.key.shape[2]} keys): what "
+                "a token reads is explained within one text."
+            )
+        if call.layer in self.seen:
+            raise ModelNotSupported(
+                f"{call.name} is called more than once for a text, so that a head of it has several answers to what it reads."
             )
         self.layer(call)
-        self.done += 1
+        self.seen.add(call.layer)
         if self.progress is not None:
-            self.progress(self.done, self.layers)
+            self.progress(len(self.seen), self.layers)
 
     def layer(self, call: Call) -> None:
         raise NotImplementedError

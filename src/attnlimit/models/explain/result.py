@@ -20,9 +20,10 @@ The record is a JSON object, made so that 1,000 tokens of a model with 270 heads
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, UInt8, UInt16
@@ -52,6 +53,7 @@ KINDS = {"keys": "u2", "weights": "u1", "certainty": "u1", "matters": "u1", "see
 DECADES, STEPS = 12, 16
 """`matters` is kept on a logarithmic scale from 10^−12 on, so many steps a factor of ten."""
 
+P = TypeVar("P", "HeadRoles", "Read")
 Interval = tuple[float, float, float]
 """A number, and both ends of its interval."""
 
@@ -157,6 +159,10 @@ class Chosen:
     measured: Lost | None
     """All heads together."""
 
+    def read(self, layer: int, head: int) -> Read:
+        """What one head reads there."""
+        return _of(self.reads, layer, head)
+
 
 @record
 class Tokens:
@@ -256,6 +262,10 @@ class Explanation:
     def __repr__(self) -> str:
         return f"Explanation({self.facts.model}, {len(self.heads)} heads, {len(self.tokens)} tokens)"
 
+    def head(self, layer: int, head: int) -> HeadRoles:
+        """One head over the whole text."""
+        return _of(self.heads, layer, head)
+
     def words(self, read: Read, most: int = NAMED) -> str:
         """What a head reads at a token: keys with their weights, and the average of the others."""
         shown = [
@@ -299,6 +309,16 @@ class Explanation:
         )
         facts = from_record(Facts, given, "the explanation")
         return cls(facts, tokens, heads, links, places, chosen)
+
+
+def _of(parts: Sequence[P], layer: int, head: int) -> P:
+    for one in parts:
+        if (one.layer, one.head) == (layer, head):
+            return one
+    last = parts[-1]
+    raise InputError(
+        f"There is no head {head} of layer {layer}: the last one is head {last.head} of layer {last.layer}."
+    )
 
 
 def _listed(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:

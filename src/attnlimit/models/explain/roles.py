@@ -7,7 +7,7 @@ What is left, Σ_j (p_j − 1/n)₊, is what it picks, and each picked key count
     sink             the first key of the text, a special token, or a sink without value
     previous token   the key before the query
     same token       the query's token elsewhere
-    induction        the key after an earlier (or another) place of the query's token
+    induction        the key after another place of the query's token
     window           at most 16 places away
     content          anything else
 
@@ -46,7 +46,7 @@ def roles_of(
     before = torch.cat([ids.new_full((1,), -1), ids[:-1]])
     found = torch.full_like(apart, CONTENT)
     found[apart.abs() <= NEAR] = WINDOW
-    found[before == mine] = INDUCTION
+    found[(before == mine) & (apart != 1)] = INDUCTION  # the next key always comes after the query itself
     found[ids == mine] = SAME
     found[apart == -1] = PREVIOUS
     found[(special | (place == 0)).expand_as(found)] = SINK

@@ -39,10 +39,11 @@ def test_explain_shows_roles_and_what_a_token_reads(run) -> None:
 
 
 def test_explain_as_json_without_the_answer(run) -> None:
-    made = run("--answer", "off", "--json")
+    made = run("--answer", "off", "--tokens", 8, "--json")
     assert made.exit_code == 0, made.output
     record = json.loads(made.stdout)
-    assert (len(record["heads"]), record["unit"], record["chosen"]) == (72, None, [])
+    assert (len(record["heads"]), record["unit"], record["chosen"], record["cut"]) == (72, None, [], True)
+    assert record["text"] == "The river gave the city its"
     assert record["map"]["matters"] is None
 
 

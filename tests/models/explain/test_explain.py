@@ -10,11 +10,14 @@ import torch
 import attnlimit as al
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.explain.explain import explain
+from attnlimit.models.explain.look import Made
 from attnlimit.models.explain.result import ROLES, Explanation, Facts, HeadRoles, Link, Map, Tokens, packed
 from attnlimit.models.explain.tokens import find_token, read_tokens
 from attnlimit.models.explain.tried import _lost
+from attnlimit.models.see.call import Call
 from attnlimit.models.see.gradient import answer_error
 from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.masks import TensorMask
 
 TEXT = "The river gave the city its name. When the river was dammed the city grew, and Amsterdam was there."
 READING = al.Reading(queries=2, answer=4)
@@ -138,6 +141,10 @@ def test_second_order_and_tried_losses_agree(bert) -> None:
 
 
 def test_roles_of_a_head_known_to_look_back(found) -> None:
+    with pytest.raises(
+        InputError, match=r"There is no head 12 of layer 5: the last one is head 11 of layer 5"
+    ):
+        found.head(5, 12)
     assert found.heads[2].leading == "previous token"
     assert found.heads[2].share("previous token")[0] > 0.8
     for one in found.heads:
@@ -221,6 +228,21 @@ def test_words_are_found_by_where_they_stand(bert) -> None:
 def test_models_of_two_texts_are_refused(bert) -> None:
     with pytest.raises(ModelNotSupported, match=r"reads one text and writes another.*task='encoder'"):
         explain(replace(bert, kind="seq2seq"), TEXT)
+
+
+def test_calls_that_have_no_one_answer_are_refused(generator) -> None:
+    q, k = (torch.randn(1, 1, n, 4, generator=generator) for n in (3, 5))
+    mask = TensorMask(torch.ones(1, 1, 3, 5, dtype=torch.bool))
+    made = Made(torch.zeros(1, 3, dtype=torch.long), 0, 0)
+    with pytest.raises(
+        ModelNotSupported, match=r"cross attends to another text than its own \(3 queries, 5 keys\)"
+    ):
+        made.handle(Call(0, "cross", q, k, k, 1.0, 1, mask, own_key=None))
+    call = Call(0, "layer", k, k, k, 1.0, 1, TensorMask(torch.ones(1, 1, 5, 5, dtype=torch.bool)), own_key=0)
+    made = Made(torch.arange(5)[None], 0, 0)
+    made.handle(call)
+    with pytest.raises(ModelNotSupported, match="layer is called more than once for a text"):
+        made.handle(call)
 
 
 def test_without_the_answer(bert) -> None:

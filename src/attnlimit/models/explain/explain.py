@@ -15,7 +15,7 @@ from attnlimit.inputs import as_positive
 from attnlimit.models.analyse.analyze import Reading, analyze, refuse_too_large
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.explain.look import Look, Made, Passed
-from attnlimit.models.explain.result import Chosen, Explanation, Facts, HeadRoles
+from attnlimit.models.explain.result import Explanation, Facts, HeadRoles
 from attnlimit.models.explain.roles import as_intervals, links, made_texts, with_intervals
 from attnlimit.models.explain.tokens import find_token, read_tokens
 from attnlimit.models.explain.tried import tried
@@ -74,14 +74,10 @@ def explain(
     _pass(loaded, ids, look, steps.next())
     made = _made(loaded, generator)
     steps.skip(1)
-    explained = []
-    for at, reads, sets in zip(chosen, look.reads, look.sets, strict=True):
-        explained.append(
-            tried(loaded, ids, at, reads, sets, TRIALS, generator)
-            if gradients
-            else Chosen(at, tuple(reads), None)
-        )
-        steps.skip(1)
+    explained = [
+        tried(loaded, ids, at, reads, sets, TRIALS if gradients else 0, generator, steps.next())
+        for at, reads, sets in zip(chosen, look.reads, look.sets, strict=True)
+    ]
     heads = _heads(look, made, run.heads, generator, scale=per_query(loaded.kind, len(tokens)))
     facts = Facts(
         model=run.facts.model,

@@ -190,34 +190,39 @@ class Look(Passed):
             "others_weight": float((p * (seen & ~named)).sum()),
             "certainty": float(sure),
         }
-        return {**read, **self._for_answer(layer, head, at, p, v, steps, order, needed)}, named
+        if not self.gradients:
+            return read | dict.fromkeys(("needed_for_answer", "matters", "agreement", "predicted")), named
+        g = self.gradients[layer][:, at, head].to(p)
+        return read | self._for_answer(g, p, v, order, steps, needed), named
 
     def _for_answer(
-        self, layer: int, head: int, at: int, p: Tensor, v: Tensor, steps: Tensor, order: Tensor, needed: int
+        self,
+        g: Float[Tensor, "draws d"],
+        p: Float[Tensor, " n"],
+        v: Float[Tensor, "n d"],
+        order: Int[Tensor, " k"],
+        steps: Float[Tensor, "_ d"],
+        needed: int,
     ) -> dict[str, Any]:
-        if not self.gradients:
-            return dict.fromkeys(("needed_for_answer", "matters", "agreement", "predicted"))
-        g, output = self.gradients[layer][:, at, head].to(p), p @ v
-        lost = self.half * ((steps - output) @ g.T).square().mean(-1)
-        limit = self.half * (output @ g.T).square().mean()
-        scattered = (
-            torch.rand(RANDOM_SETS, len(order), generator=self.generator)
-            .argsort(1)[:, :needed]
-            .to(order.device)
-        )
-        sets = torch.zeros(RANDOM_SETS, len(p), dtype=torch.bool, device=p.device).scatter_(
-            1, order[scattered], True
-        )
-        seen = torch.zeros_like(sets[0]).scatter_(0, order, True)
-        random = read_only(p.expand(RANDOM_SETS, -1), v, sets, seen)
+        """What the explanation, and random sets as large, do to the answer."""
+        output = p @ v
+
+        def lost(made: Float[Tensor, "m d"]) -> Float[Tensor, " m"]:
+            return self.half * ((made - output) @ g.T).square().mean(-1)
+
+        rolls = torch.rand(RANDOM_SETS, len(order), generator=self.generator).to(order.device)
+        seen = torch.zeros(len(p), dtype=torch.bool, device=p.device).scatter_(0, order, True)
+        sets = torch.zeros(RANDOM_SETS, len(p), dtype=torch.bool, device=p.device)
+        sets.scatter_(1, order[rolls.argsort(1)[:, :needed]], True)
+        by_step, random = lost(steps), lost(read_only(p.expand(RANDOM_SETS, -1), v, sets, seen))
         parts = p[order] * (g @ (v[order] - output).T)
         return {
-            "needed_for_answer": first_within(lost, self.rel_error**2 * limit),
-            "matters": float(lost[0]),
-            "agreement": agreement(parts, NAMED) if len(g) > 1 else None,
-            "predicted": Lost(
-                float(lost[needed]), float(self.half * ((random - output) @ g.T).square().mean())
+            "needed_for_answer": first_within(
+                by_step, self.rel_error**2 * lost(torch.zeros_like(steps[:1]))[0]
             ),
+            "matters": float(by_step[0]),
+            "agreement": agreement(parts, NAMED) if len(g) > 1 else None,
+            "predicted": Lost(float(by_step[needed]), float(random.mean())),
         }
 
     def shares(self) -> tuple[Float[Tensor, "heads m roles"], Float[Tensor, "heads m roles"]]:

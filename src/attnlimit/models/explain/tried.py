@@ -15,6 +15,7 @@ from attnlimit.models.see.call import Call, wide
 from attnlimit.models.see.gradient import answer_error, model_answer
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.progress import Progress
 
 HEADS = 4
 """That are tried one by one: those that matter most to the answer."""
@@ -31,20 +32,25 @@ def tried(
     sets: Sets,
     trials: int,
     generator: torch.Generator,
+    progress: Progress,
 ) -> Chosen:
-    """All heads together and the ones that matter most, with the named keys and with as many random ones."""
+    """All heads together and the ones that matter most, with the named keys and with as many random ones, `trials` times
+    (0: nothing is tried)."""
+    if not trials:
+        return Chosen(at, tuple(reads), None)
+    best = sorted(range(len(reads)), key=lambda k: -(reads[k].matters or 0.0))[:HEADS]
+    some = [sets, *({place: sets[place]} for place in ((reads[k].layer, reads[k].head) for k in best))]
     with torch.no_grad():
         full = model_answer(loaded, ids.to(loaded.model.device))
-
-    def lost(some: Sets) -> Lost:
-        named, *random = (_lost(loaded, ids, at, some, full, one) for one in (None, *[generator] * trials))
-        return Lost(named, sum(random) / trials)
-
-    best = sorted(range(len(reads)), key=lambda k: -(reads[k].matters or 0.0))[:HEADS]
-    places = {k: (reads[k].layer, reads[k].head) for k in best}
-    measured = {k: lost({place: sets[place]}) for k, place in places.items()}
-    found = tuple(replace(one, measured=measured.get(k)) for k, one in enumerate(reads))
-    return Chosen(at, found, lost(sets))
+    found = []
+    for one in some:
+        draws = (None, *[generator] * trials)
+        named, *random = (_lost(loaded, ids, at, one, full, draw) for draw in draws)
+        found.append(Lost(named, sum(random) / trials))
+        progress(len(found), len(some))
+    measured = dict(zip(best, found[1:], strict=True))
+    tried_reads = (replace(one, measured=measured.get(k)) for k, one in enumerate(reads))
+    return Chosen(at, tuple(tried_reads), found[0])
 
 
 @torch.no_grad()

@@ -221,6 +221,8 @@ def test_words_are_found_by_where_they_stand(bert) -> None:
             find_token(tokens, read, word, which)
     _, few, start, cut = read_tokens(bert, TEXT, 8)
     assert (len(few), start, cut) == (8, "The river gave the city its", True)
+    with pytest.raises(InputError, match="numbers its tokens in two bytes: at most 65,535, got 70,000"):
+        read_tokens(bert, TEXT, 70_000)
     with pytest.raises(InputError, match=r"The text has 1 tokens of its own.*fewer than 4"):
         read_tokens(bert, "Hi", None)
 

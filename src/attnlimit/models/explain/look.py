@@ -101,7 +101,6 @@ class Look(Passed):
         self.ids, self.special, self.gradients, self.half = ids, special, gradients, half
         self.chosen, self.rel_error, self.generator = chosen, rel_error, generator
         self.parts: dict[str, list[Tensor]] = {}
-        self.counted: list[Tensor] = []
         self.reads: list[list[Read]] = [[] for _ in chosen]
         self.sets: list[dict[tuple[int, int], Bool[Tensor, " tokens"]]] = [{} for _ in chosen]
         """Of each chosen token: the needed keys of every head."""
@@ -111,7 +110,6 @@ class Look(Passed):
         for name in blocks[0]:
             joined = torch.cat([one[name] for one in blocks], 1)
             self.parts.setdefault(name, []).append(joined[:1] if name == "seen" else joined)
-        self.counted.append(counted_queries(self.parts["seen"][-1][0], self.special))
         for place, at in enumerate(self.chosen):
             self._choose(call, place, at)
 
@@ -227,7 +225,7 @@ class Look(Passed):
 
     def shares(self) -> tuple[Float[Tensor, "heads m roles"], Float[Tensor, "heads m roles"]]:
         """Of all heads, at the queries that count, and their chance."""
-        rows = self.counted[0]
+        rows = counted_queries(self.parts["seen"][0][0], self.special)
         return tuple(torch.cat([one[:, rows] for one in self.parts[name]]) for name in ("shares", "chance"))  # type: ignore[return-value]
 
     def mean_matter(self) -> Float[Tensor, " heads"] | None:

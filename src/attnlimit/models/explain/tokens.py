@@ -17,6 +17,7 @@ from attnlimit.models.explain.result import Tokens
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.text import longest, positions, special_tokens
 
+MOST_TOKENS = 2**16 - 1
 AROUND = 20
 """Characters that are shown on both sides of a place."""
 SHOWN = 8
@@ -30,6 +31,10 @@ def read_tokens(
     tokenizer = loaded.need_tokenizer()
     if most is None:
         most = min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS)
+    if most > MOST_TOKENS:
+        raise InputError(
+            f"An explanation numbers its tokens in two bytes: at most {MOST_TOKENS:,}, got {most:,}."
+        )
     before, after = special_tokens(tokenizer)
     room = longest(loaded.model, most) - len(before) - len(after)
     ids, spans = _coded(tokenizer, text)

@@ -177,7 +177,7 @@ def test_notebooks_are_notebooks() -> None:
         "jupytext", reason="jupytext is not installed: pip install 'attnlimit[docs]'"
     )
     notebooks = sorted((ROOT / "notebooks").glob("*.py"))
-    assert len(notebooks) == 3
+    assert len(notebooks) == 4
     for path in notebooks:
         made = jupytext.read(path)
         assert made.metadata["jupytext"]["formats"] == "ipynb,py:percent"

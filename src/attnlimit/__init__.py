@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from attnlimit.models.analyse.analyze import Reading as Reading, analyze as analyze
     from attnlimit.models.attend.sampled import sampled_attention as sampled_attention
     from attnlimit.models.budget.budgets import Budgets as Budgets
+    from attnlimit.models.explain.explain import explain as explain
     from attnlimit.models.judge.compare import compare as compare
     from attnlimit.models.judge.verify import verify as verify
     from attnlimit.models.see.load import load as load
@@ -111,6 +112,7 @@ _HOMES = {
     "models.analyse.analyze": "Reading analyze",
     "models.attend.sampled": "sampled_attention",
     "models.budget.budgets": "Budgets",
+    "models.explain.explain": "explain",
     "models.judge.compare": "compare",
     "models.judge.verify": "verify",
     "models.see.load": "load",

@@ -134,7 +134,16 @@ def _compiled(
 
 
 def _accumulate(
-    start: int, stop: int, y: Any, less: Any, first: Any, p: Any, square: Any, missed: Any, pulled: Any, noise: Any
+    start: int,
+    stop: int,
+    y: Any,
+    less: Any,
+    first: Any,
+    p: Any,
+    square: Any,
+    missed: Any,
+    pulled: Any,
+    noise: Any,
 ) -> None:
     keys = y.shape[2]
     for i in range(start, stop):

@@ -166,9 +166,7 @@ def _many(rest: Rest) -> Moments:
             high[:, columns] |= ~agreed
         for column in high.any(0).nonzero()[:, 0]:
             rows = high[:, column]
-            found = _circle(
-                keys.of(rows), tau[rows], rest.number[rows], n[rows, column]
-            )
+            found = _circle(keys.of(rows), tau[rows], rest.number[rows], n[rows, column])
             at = n[rows, column, None], stands_for[rows, column, None]
             here, drift = _integrated(rest.of(rows), tau[rows], found[:, :, None], *at)
             square[rows, column], bias[rows, column] = here[:, 0], drift[:, 0]
@@ -239,7 +237,9 @@ def _between(
     last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + points // 2
     grid = first + torch.arange(int((last - first).max()) + 1, dtype=n.dtype, device=n.device)
     sums = coin_sums(tau, keys, torch.sigmoid(spacing * grid), rest.kept)
-    near = (middle.floor() - points // 2 + 1 - first).long()[..., None] + torch.arange(points, device=n.device)
+    near = (middle.floor() - points // 2 + 1 - first).long()[..., None] + torch.arange(
+        points, device=n.device
+    )
     near = near.clamp(0, grid.shape[1] - 1)
     alone = slice(1 if bool((size == size[:1]).all() and (number == number[0]).all()) else None)
     window = partial(_continue, size[alone], number[alone], middle[alone], spacing)  # one row may serve all

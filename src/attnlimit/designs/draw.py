@@ -38,7 +38,9 @@ class Rest(NamedTuple):
     def key_by_key(self, what: str) -> Atoms:
         """Atoms that are keys, for what is of keys one by one."""
         if not isinstance(self.atoms, Atoms):
-            raise InputError(f"{what} are of keys one by one, and these are binned by score: use binned=False.")
+            raise InputError(
+                f"{what} are of keys one by one, and these are binned by score: use binned=False."
+            )
         return self.atoms
 
 

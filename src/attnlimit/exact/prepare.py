@@ -19,7 +19,7 @@ from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.threads import side_by_side
 
 OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -62,9 +62,7 @@ def as_they_are(atoms: Atoms, keys: Float[Tensor, "m 1"]) -> Condensed:
     """All atoms, of so many keys."""
     number = atoms.log_mass.exp() * keys
     error = atoms.mean - atoms.limit[:, None, :]
-    return Condensed(
-        atoms.scores, number, number[..., None] * error, number * atoms.squares(), atoms.smooth
-    )
+    return Condensed(atoms.scores, number, number[..., None] * error, number * atoms.squares(), atoms.smooth)
 
 
 def condensed(atoms: Atoms | Condensed, keys: Float[Tensor, "m 1"], points: int = POINTS) -> Condensed:
@@ -93,9 +91,7 @@ def condensed(atoms: Atoms | Condensed, keys: Float[Tensor, "m 1"], points: int 
     return Condensed(low + own, sums[..., 0], vector, square, atoms.smooth)
 
 
-def _shares(
-    there: Tensor, place: Tensor, cell: Tensor, cells: int, points: int
-) -> tuple[Tensor, Tensor]:
+def _shares(there: Tensor, place: Tensor, cell: Tensor, cells: int, points: int) -> tuple[Tensor, Tensor]:
     """What part of each atom goes to each point, (m, j, cells·points), and where the points are, in units of a cell."""
     m, device = len(place), place.device
     count = torch.zeros(m, cells, dtype=torch.long, device=device).scatter_add(1, cell, there.long())

@@ -121,10 +121,9 @@ def _fill(start: int, stop: int, tau: Any, scores: Any, shrink: Any, pull: Any, 
                 if y > 40.0:  # e^{−y} < 5e-18
                     shrink[i, t, j], pull[i, t, j], push[i, t, j] = -1.0, 0.0, 0.0
                     continue
-                if y < 1e-3:  # the series is exact to rounding, and cheaper
-                    less = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
-                else:
-                    less = math.exp(-y) - 1.0
+                # the series is exact to rounding, and cheaper
+                series = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
+                less = series if y < 1e-3 else math.exp(-y) - 1.0
                 shrink[i, t, j] = less
                 pull[i, t, j] = y * (less + 1.0)
                 push[i, t, j] = y * y * (less + 1.0)

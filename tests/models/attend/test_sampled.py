@@ -313,7 +313,6 @@ class TestMasks:
         assert float(attended.keys_per_query[cross].max()) <= 3
         assert float(attended.keys_per_query[0].min()) > 3
 
-
     @pytest.mark.parametrize("family", ["llama", "bert"])
     def test_padded_queries_may_have_nothing(self, family):
         """Padding on the right sees real keys, but with a window alone it keeps none of them."""
@@ -523,7 +522,9 @@ def following_wanted(layer: Any, rows: Tensor) -> Any:
     """What a layer's queries want to read, before it is chosen which keys."""
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "read_weights", lambda call, scores, wanted: found.append(wanted) or (scores, scores))
+        patch.setattr(
+            dense, "read_weights", lambda call, scores, wanted: found.append(wanted) or (scores, scores)
+        )
         layer.block(rows)
     return found[0]
 

@@ -20,6 +20,8 @@ pytest.importorskip("accelerate")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
 TEXT = " ".join(random.Random(0).choices(string.ascii_lowercase, k=300))
 READING = Reading(tokens=32, passages=1, queries=4, answer=0)
+
+
 def saved(folder: Path, hidden: int, layers: int) -> Path:
     config = transformers.LlamaConfig(
         vocab_size=40, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,

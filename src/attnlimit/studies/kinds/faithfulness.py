@@ -29,7 +29,13 @@ class Faithful(OfModel):
     shares: tuple[float, ...]
     """Of the keys that a query sees."""
     changes: Float[Tensor, "windows orders curves shares"]
-    columns: ClassVar[Columns] = {"order": "text", "curve": "text", "share": "float", "change": "float", "window": "int"}
+    columns: ClassVar[Columns] = {
+        "order": "text",
+        "curve": "text",
+        "share": "float",
+        "change": "float",
+        "window": "int",
+    }
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         for window, found in enumerate(self.changes.tolist()):
@@ -41,7 +47,11 @@ class Faithful(OfModel):
     def shown(self) -> list[Row]:
         mean = self.changes.mean(0)
         return [
-            {"curve": curve, "share": share, **{order: float(mean[place, c, k]) for place, order in enumerate(ORDERS)}}
+            {
+                "curve": curve,
+                "share": share,
+                **{order: float(mean[place, c, k]) for place, order in enumerate(ORDERS)},
+            }
             for c, curve in enumerate(CURVES)
             for k, share in enumerate(self.shares)
         ]
@@ -61,13 +71,22 @@ class Faithfulness(OnText):
 
     tokens: Annotated[int, Field(ge=8, le=1024)] = 256
     windows: Annotated[int, Field(ge=2)] = 8
-    shares: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1)] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4]
+    shares: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1)] = [
+        0.01,
+        0.02,
+        0.05,
+        0.1,
+        0.2,
+        0.4,
+    ]
 
     def run(self, replicates: int, seed: int, place: Path | None = None) -> Faithful:
         ready, generator = self.loaded(), torch.Generator().manual_seed(seed)
         found = token_windows(ready.need_tokenizer(), self.documents(), self.tokens, most=self.windows)
         if len(found) < 2:
-            raise InputError(f"The texts have {len(found)} windows of {self.tokens} tokens, and at least 2 are needed: give more text.")
+            raise InputError(
+                f"The texts have {len(found)} windows of {self.tokens} tokens, and at least 2 are needed: give more text."
+            )
         changes = [faithfulness(ready, one[None], self.shares, generator) for one in found]
         return Faithful(
             model=self.model.use,

@@ -19,6 +19,8 @@ from attnlimit.models.see.text import token_windows
 from attnlimit.studies.kind import Cell, Columns, Row
 from attnlimit.studies.model_fields import OfModel, OnText, digits
 
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+
 
 @dataclass(frozen=True, eq=False)
 class Faithful(OfModel):
@@ -71,14 +73,7 @@ class Faithfulness(OnText):
 
     tokens: Annotated[int, Field(ge=8, le=1024)] = 256
     windows: Annotated[int, Field(ge=2)] = 8
-    shares: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1)] = [
-        0.01,
-        0.02,
-        0.05,
-        0.1,
-        0.2,
-        0.4,
-    ]
+    shares: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)] = SHARES
 
     def run(self, replicates: int, seed: int, place: Path | None = None) -> Faithful:
         ready, generator = self.loaded(), torch.Generator().manual_seed(seed)
@@ -93,7 +88,7 @@ class Faithfulness(OnText):
             weights=self.model.words(),
             unit=unit(ready.kind),
             tokens=self.tokens,
-            shares=tuple(self.shares),
+            shares=self.shares,
             changes=digits(torch.stack(changes), 6),
         )
 

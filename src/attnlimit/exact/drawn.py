@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Rest, Terms
 from attnlimit.errors import InputError
+from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.inversion import Below, chance_below
 from attnlimit.numerics.outcomes import MOST, outcomes
 
@@ -39,13 +40,17 @@ class DrawnKeys:
     stands_for: float
 
     @cached_property
+    def atoms(self) -> Atoms:
+        return self.rest.key_by_key("Laws of the error")
+
+    @cached_property
     def error(self) -> Float[Tensor, " j"]:
-        return (self.rest.atoms.mean[0, :, 0] - self.rest.atoms.limit[0, 0]).double()
+        return (self.atoms.mean[0, :, 0] - self.atoms.limit[0, 0]).double()
 
     @cached_property
     def log_weight(self) -> Float[Tensor, " j"]:
         """Relative to the heaviest key that n are likely to hold."""
-        atoms = self.rest.atoms
+        atoms = self.atoms
         if self.n == 1 and self.rest.kept is None and math.isinf(float(self.rest.number[0, 0])):
             return torch.zeros_like(atoms.scores[0])  # one key has all the weight, whatever it is
         scores, order = atoms.scores[0].sort(descending=True)
@@ -66,14 +71,14 @@ class DrawnKeys:
         kept = self.rest.kept
         if kept is None or float(kept.log_weight[0]) == -math.inf:
             return 0.0, 0.0
-        shift = self.rest.atoms.scores[0, 0] - self.log_weight[0]
+        shift = self.atoms.scores[0, 0] - self.log_weight[0]
         return float((kept.log_weight[0] - shift).clamp_max(WIDEST).exp()) / self.stands_for, float(
             kept.mean_error[0, 0]
         )
 
     def below(self, t: float) -> Below:
         """P(error ≤ t): Σ w(u − t) ≤ 0 over kept and drawn keys."""
-        atoms, weight = self.rest.atoms, self.log_weight.exp()
+        atoms, weight = self.atoms, self.log_weight.exp()
         reach = weight * atoms.spread[0].clamp_min(0).sqrt()
         mass, number = atoms.log_mass[0].exp(), float(self.rest.number[0, 0])
         terms = Terms(weight * (self.error - t), reach, mass, number, atoms.around, atoms.nodes)
@@ -95,7 +100,7 @@ class DrawnKeys:
 
     def enumerated(self) -> tuple[Tensor, Tensor] | None:
         """All errors in order with their probabilities, where there are few and values do not spread."""
-        atoms = self.rest.atoms
+        atoms = self.atoms
         there = atoms.log_mass[0] > -torch.inf
         if (
             self.n > MOST

@@ -22,7 +22,7 @@ from attnlimit.measures import Measure
 from attnlimit.measures.base import Tail
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.heavy_tails import below, largest_of_poisson_dirichlet, mean_largest, stable_typical
-from attnlimit.numerics.laplace import SLOW_START, transforms
+from attnlimit.numerics.laplace import transforms
 
 SHARE = 0.9
 """Of the interval in which the error lies."""
@@ -156,7 +156,7 @@ class _Line:
     def weights(self, scores: Tensor, log_mass: Tensor) -> tuple[Curve, Curve]:
         one = torch.ones_like(scores)[None]
         atoms = Atoms(scores[None], log_mass[None], 0 * one[..., None], one, one.new_zeros(1, 1))
-        square = transforms(atoms, None, max(self.sizes), SLOW_START).moments(self.many())[0][0]
+        square = transforms(atoms, None, max(self.sizes), late=True).moments(self.many())[0][0]
         largest = [mean_largest(scores, log_mass, n) for n in self.sizes]
         return square, torch.tensor(largest, dtype=torch.float64)
 
@@ -173,7 +173,7 @@ class _Line:
         atoms = Atoms(
             scores[None], log_mass[None], value, torch.zeros_like(scores)[None], value.new_zeros(1, 1)
         )
-        return transforms(atoms, None, max(self.sizes), SLOW_START).moments(self.many())[1][0, :, 0]
+        return transforms(atoms, None, max(self.sizes), late=True).moments(self.many())[1][0, :, 0]
 
 
 def _no_limit(line: _Line) -> tuple[Curve | None, ...]:

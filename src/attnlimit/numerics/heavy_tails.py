@@ -18,7 +18,7 @@ from scipy.special import gammainc
 from torch import Tensor
 
 from attnlimit.numerics.atoms import Atoms
-from attnlimit.numerics.laplace import HEAVY, SLOW_START, STEP, tau_grid
+from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 ACROSS, FAR, MOST = 0.35, 1e-7, 50_000
 """Of the line of inversion: its step, in units of the distance to the pole; where it ends; and the most steps."""
@@ -67,14 +67,14 @@ def mean_largest(scores: Float[Tensor, " j"], log_mass: Float[Tensor, " j"], n: 
     atoms = Atoms(scores[None], log_mass[None], zero, zero[..., 0], zero[:, 0])
     mass, total = log_mass.exp(), torch.zeros((), dtype=torch.float64)
     above = torch.nn.functional.pad(mass.flip(0).cumsum(0).flip(0)[1:], (0, 1))
-    for part in tau_grid(atoms, n, None, SLOW_START)[0].split(64):
+    for part in tau_grid(atoms, n, None, late=True)[0].split(64):
         y = (part[:, None] + scores).clamp_max(HEAVY).exp()
         lost = (mass * -torch.expm1(-y)).cumsum(1) + above
         phi = (1 - lost).clamp_min(1e-300)
         last = (mass * torch.exp(-y) / phi).clamp_max(1 - 1e-15)
         power = torch.exp(n * torch.log1p(-lost.clamp_max(1 - 1e-16)))
         total = total + (y * power * -torch.expm1(n * torch.log1p(-last))).sum()
-    return STEP * float(total)
+    return atoms.step * float(total)
 
 
 def below(

@@ -35,6 +35,9 @@ def test_explain_shows_roles_and_what_a_token_reads(run) -> None:
     assert "average of" in made.stdout
     record = json.loads(Path("out/explain.json").read_text())
     assert record["text"] == TEXT
+    page = Path("out/explain.html").read_text()
+    assert "Page: out/explain.html" in made.stdout
+    assert "<title>minilm: what each head reads, attnlimit</title>" in page
     assert [one["token"] for one in record["chosen"]] == [7, 3]
 
 

@@ -11,6 +11,7 @@ from rich.text import Text as Words
 from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, table
 from attnlimit.cli.model_options import Device, Dtype, Model, loaded_model
 from attnlimit.errors import InputError
+from attnlimit.files.records import write_text
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def explain(
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
-    folder: Annotated[Path | None, folder_out("Where explain.json is written.")] = None,
+    folder: Annotated[Path | None, folder_out("Where explain.json and explain.html are written.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What every head reads on a text: its roles, and for a token the keys that explain it, with their certainty."""
@@ -56,6 +57,8 @@ def explain(
     from attnlimit.models.explain.explain import USUAL
     from attnlimit.models.explain.explain import explain as explain_model
     from attnlimit.models.see.text import documents
+    from attnlimit.report.html import page
+    from attnlimit.report.html.explain import explanation
 
     if answer not in ("on", "off"):
         raise InputError(f"--answer must be on or off, got {answer!r}.")
@@ -78,6 +81,7 @@ def explain(
         )
     if folder is not None:
         found.save(folder / "explain.json")
+        write_text(folder / "explain.html", page(explanation(found)))
     if as_json:
         print_json(found.to_dict())
         return
@@ -88,7 +92,7 @@ def explain(
     if not found.chosen:
         out.print('What heads read at a token: --token "word", or --index 17.')
     if folder is not None:
-        out.print(f"Explanation: {folder}/explain.json")
+        out.print(f"Explanation: {folder}/explain.json\nPage: {folder}/explain.html (open it in a browser)")
 
 
 def _show_roles(found: Explanation) -> None:

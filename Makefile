@@ -24,6 +24,15 @@ bounds: .venv/.stamp ## Try the bounds on 10^5 random instances
 kills: .venv/.stamp ## Kill studies, trainings, analyses and reports a thousand times, and look at what they leave
 	OMP_NUM_THREADS=1 KILLS_TIMES=40 $(BIN)/pytest -s tests/studies/test_crash.py
 
+wheel: ## Build the wheel, and try it alone: what `pip install attnlimit` brings is enough for the theory
+	rm -rf dist .wheel && $(PYTHON) -m venv .wheel
+	.wheel/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt build hatchling torch
+	.wheel/bin/python -m build --no-isolation --outdir dist
+	.wheel/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
+	cd .wheel && for try in "curve --horizon 1 --n 1e3" "complexity --horizon 1" "phase" "bound --horizon 0.5" "doctor"; do \
+	bin/attnlimit $$try >out.txt 2>&1 || { cat out.txt; echo "attnlimit $$try failed"; exit 1; }; done
+	@.wheel/bin/python -m pip list --disable-pip-version-check | grep -i "transformers\|pydantic\|matplotlib" && exit 1 || ls dist
+
 browser: ## Install Chromium for the tests of the report; they are skipped without it
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 	{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null && command -v chromium; } || \
@@ -47,7 +56,7 @@ docs: .venv/.stamp ## Build the documentation into site/; a warning is an error
 	@echo "Open site/index.html."
 
 clean: ## Remove caches and build output; keep .venv and results
-	rm -rf dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf dist .wheel site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pinned torch goes in first and the pinned build backend beside it; an open range

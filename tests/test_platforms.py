@@ -59,10 +59,11 @@ def text_without_encoding(tree: ast.AST) -> Iterator[int]:
             name, owner = {"open": "open"}.get(called.id, ""), ""
         else:
             continue
-        given = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        if name in ("read_text", "write_text") and owner != "records":
-            yield node.lineno
-        elif name == "open" and owner not in ("os", "bz2") and not any("b" in one for one in given[-1:]):
+        given = [
+            one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        ]
+        opened = name == "open" and owner not in ("os", "bz2") and not any("b" in one for one in given[-1:])
+        if opened or name in ("read_text", "write_text"):
             yield node.lineno
 
 

@@ -112,9 +112,7 @@ def test_workers_stop_at_once_and_are_gone(tmp_path):
 def test_a_worker_that_hangs_is_ended_and_its_task_set_aside(tmp_path):
     """The others are done, the message says why, and the run goes on when the task no longer hangs."""
     cases = [{"value": 1.0}, {"value": 2.0, "seconds": 3600.0}, {"value": 3.0}]
-    study = study_from(
-        {"name": "p", "kind": "probe", "cases": cases, "task_seconds": 0.3}
-    )
+    study = study_from({"name": "p", "kind": "probe", "cases": cases, "task_seconds": 0.3})
     finished = run_study(study, tmp_path, lambda stop: Processes(1, task_seconds=study.task_seconds))
     assert (finished.done, finished.total, finished.failed) == (2, 3, 1)
     with open_run(tmp_path) as run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -129,7 +129,7 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
             f"The weights of {law!r} have no heavy tail at this query, or none that is known: use exact_error, clt, or "
             "measure_convergence (Monte Carlo)."
         )
-    tail = tail._replace(slope=tail.slope.double(), offset=tail.offset.double())
+    tail = replace(tail, slope=tail.slope.double(), offset=tail.offset.double())
     along = head.read_linear(tail.slope.to(a)).double()
     size = float(along.norm())
     direction = along / size if size > 0 else torch.zeros_like(along)

@@ -206,7 +206,9 @@ def price_figure(task: Comparison) -> Figure:
         ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
         dots(right, L, mean, ends, marker, colour, f"{MODELS[name]}, trained", markersize=5)
         exact = task.predicted[name] / task.predicted["linear"]
-        right.plot(L, exact, color=colour, linewidth=1, label=f"{MODELS[name]}, tuned (exact)")
+        right.plot(
+            L, exact, color=colour, linewidth=1, label=f"{MODELS[name]}, tuned without training (exact)"
+        )
         right.axhline(
             constants[name] / constants["linear"], color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞"
         )

@@ -60,15 +60,15 @@ def regression(softmax: Trained, linear: Trained) -> list:
 
 def test_the_price_of_one_head_and_of_two() -> None:
     """Trained risks made from the exact ones: as they should be; two heads that pay what one does; and another risk than their weights'."""
-    length, task = 40, {"dim": 2, "noise": 0.5}
-    built = LinearRegression(2, noise=0.5)
+    length, task = 40, {"dim": 5, "noise": 0.1}
+    built = LinearRegression(5, noise=0.1)
     found = {name: tuned(built, length, name) for name in ("softmax", "opposite", "linear")}
 
     def points(**risks: float) -> list:
         made = []
         for index, (name, (block, risk)) in enumerate(found.items()):
             what = Asked.model_validate({**WHAT, "task": task, "lengths": [length], "attention": name})
-            U, V = (part.expand(3, 3, 1, 3, 3) for part in block.embed())
+            U, V = (part.expand(3, 3, 1, 6, 6) for part in block.embed())
             values = risks.get(name, risk) * torch.tensor([0.999, 1.0, 1.001], dtype=torch.float64)
             rest = {part: values[:, None].expand(3, 3, 1) for part in ("risk", *MEASURED) if part in ARRAYS}
             nothing = {"times": None, "flow_risk": None, "parameter_gap": None, "test_risk": U[..., :0, 0]}

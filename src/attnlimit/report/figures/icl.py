@@ -213,7 +213,9 @@ def price_figure(task: Comparison) -> Figure:
             constants[name] / constants["linear"], color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞"
         )
     finish(right, "prompt length L", "risk over that of linear attention", "The price of softmax", log="x")
-    right.get_legend().remove()
+    legend = right.get_legend()
+    if legend is not None:
+        legend.remove()
     _legend_below(drawn, [left, right])
     return drawn
 

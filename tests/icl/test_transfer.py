@@ -126,7 +126,7 @@ def test_tuned_weights_are_what_training_finds() -> None:
     "find", [lambda name: tuned(GENERAL, 5, name), lambda name: long_prompt_constant(GENERAL, name)]
 )
 def test_unknown_attention_is_not_tuned(find) -> None:
-    with pytest.raises(InputError, match="attention must be one of softmax, linear, got 'relu'"):
+    with pytest.raises(InputError, match="attention must be one of softmax, opposite, linear, got 'relu'"):
         find("relu")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,10 @@ SHARE = 0.9
 """Of the interval in which the error lies."""
 
 Curve = Float[Tensor, " n"]
+Curves: TypeAlias = tuple[
+    Curve | None, Curve | None, Curve | None, Curve | None, Float[Tensor, "2 n"] | None, Curve | None
+]
+"""Mean output, what it tends to, rms, typical error, its interval, and the stable law's."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,7 +134,7 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
             f"The weights of {law!r} have no heavy tail at this query, or none that is known: use exact_error, clt, or "
             "measure_convergence (Monte Carlo)."
         )
-    tail = tail._replace(slope=tail.slope.double(), offset=tail.offset.double())
+    tail = replace(tail, slope=tail.slope.double(), offset=tail.offset.double())
     along = head.read_linear(tail.slope.to(a)).double()
     size = float(along.norm())
     direction = along / size if size > 0 else torch.zeros_like(along)
@@ -141,7 +146,11 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
         else _limit(line, head.along(direction.to(a)), law, query.reshape(-1))
     )
     how = "asymptotic" if tail.nodes is None else "exact (Laplace quadrature); limits as n → ∞"
-    return HeavyTails(tuple(sizes), tail.index, direction, *weights, *found, how)
+    square, largest = weights
+    output, far, rms, typical, interval, stable = found
+    return HeavyTails(
+        tuple(sizes), tail.index, direction, square, largest, output, far, rms, typical, interval, stable, how
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +185,7 @@ class _Line:
         return transforms(atoms, None, max(self.sizes), late=True).moments(self.many())[1][0, :, 0]
 
 
-def _no_limit(line: _Line) -> tuple[Curve | None, ...]:
+def _no_limit(line: _Line) -> Curves:
     """Outputs, and what they grow like; no errors."""
     alpha, nodes = line.tail.index, line.tail.nodes
     far = None
@@ -186,7 +195,7 @@ def _no_limit(line: _Line) -> tuple[Curve | None, ...]:
     return None if nodes is None else line.mean(*nodes), far, None, None, None, None
 
 
-def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> tuple[Tensor | None, ...]:
+def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> Curves:
     """Outputs, the limit, and the errors of the one output of `head`."""
     limit = float(head(law)(x)) - (0.0 if head.factors.value_bias is None else float(head.factors.value_bias))
     tail, n = line.tail, line.many()[0]

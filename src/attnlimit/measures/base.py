@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 from jaxtyping import Bool, Float
@@ -37,7 +38,8 @@ class Kind(TypedDict, total=False):
     device: torch.device | str
 
 
-class Tail(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Tail:
     """P(e^{aᵀy} > t) ~ constant·t^{−index}: the weights of n keys have heavy tails, and a key of large weight w is, in the mean,
     slope·log w + offset."""
 

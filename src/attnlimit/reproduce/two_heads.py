@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from attnlimit.icl import Block, finite_risk, long_prompt_constant, tuned
+from attnlimit.icl import Block, InContextTask, finite_risk, long_prompt_constant, tuned
 from attnlimit.icl.infinite import regression
 from attnlimit.icl.methods import Attention
 from attnlimit.icl.training import Comparison
@@ -23,9 +23,9 @@ LEFT, QUADRATURE = 0.01, 0.002
 
 
 @cache
-def _long(one: Comparison, attention: Attention) -> float:
-    """L·risk of the best weights at a long prompt."""
-    return LONG * tuned(one.task, LONG, attention)[1]
+def _long(task: InContextTask, length: int, attention: Attention) -> float:
+    """L·risk of the best weights."""
+    return length * tuned(task, length, attention)[1]
 
 
 def verdicts(points: Points) -> list[Verdict]:
@@ -36,9 +36,9 @@ def verdicts(points: Points) -> list[Verdict]:
     soft, two, linear = (one.runs[name].risk[-1][:, -1] for name in ("softmax", "opposite", "linear"))
     return [
         equals(f"price of one head, L·risk over that of linear attention, exact at L = {LONG:,}",
-               price, _long(one, "softmax") / constants["linear"], slack=LEFT),
+               price, _long(one.task, LONG, "softmax") / constants["linear"], slack=LEFT),
         equals(f"two opposite heads pay none, L·risk over that of linear attention, exact at L = {LONG:,}",
-               1.0, _long(one, "opposite") / constants["linear"], slack=QUADRATURE),
+               1.0, _long(one.task, LONG, "opposite") / constants["linear"], slack=QUADRATURE),
         equals("opposite heads: measured over exact risk of the trained weights, mean over lengths",
                1.0, *over((one.runs["opposite"].risk[-1] / _exact(one)).mean(1)), slack=QUADRATURE, resolution=0.1),
         at_most(f"trained on {last} tokens, two opposite heads pay a quarter of what one head pays above linear attention, or less",

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attnlimit.designs import Kept
 from attnlimit.models.attend import decoding, reading
-from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
 from attnlimit.models.attend.decoding import Copies, Decoder, read_step
+from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
 from attnlimit.models.attend.reading import Wanted, read_weights
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.attend.subsampled import Passage, exact_squares

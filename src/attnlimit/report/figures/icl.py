@@ -187,12 +187,7 @@ def risk_figure(tasks: Sequence[Comparison]) -> Figure:
     drawn, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks), height=4.6)
     for ax, task in zip(found, tasks, strict=True):
         _panel(ax, task)
-    handles = {
-        label: handle for ax in found for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    drawn.legend(
-        handles.values(), handles.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
-    )
+    _legend_below(drawn, found)
     run = tasks[0].any_run
     found[0].set_ylabel(f"risk after {run.steps[-1]:,} steps, {seeds(run)}")
     return drawn
@@ -200,7 +195,7 @@ def risk_figure(tasks: Sequence[Comparison]) -> Figure:
 
 def price_figure(task: Comparison) -> Figure:
     """Risks, and beside them how many times that of linear attention they are: trained, tuned, and for infinitely long prompts."""
-    drawn, (left, right) = panels(2, width=10.4, height=4.8)
+    drawn, (left, right) = panels(2, width=10.4, height=5.4)
     _panel(left, task)
     left.set_ylabel("risk")
     L, constants = torch.tensor(task.lengths, dtype=torch.float64), task.constants()
@@ -211,13 +206,28 @@ def price_figure(task: Comparison) -> Figure:
         ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
         dots(right, L, mean, ends, marker, colour, f"{MODELS[name]}, trained", markersize=5)
         exact = task.predicted[name] / task.predicted["linear"]
-        right.plot(L, exact, color=colour, linewidth=1, label=f"{MODELS[name]}, tuned (exact)")
+        right.plot(
+            L, exact, color=colour, linewidth=1, label=f"{MODELS[name]}, tuned without training (exact)"
+        )
         right.axhline(
             constants[name] / constants["linear"], color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞"
         )
     finish(right, "prompt length L", "risk over that of linear attention", "The price of softmax", log="x")
-    left.legend(frameon=False, fontsize=7)
+    legend = right.get_legend()
+    if legend is not None:
+        legend.remove()
+    _legend_below(drawn, [left, right])
     return drawn
+
+
+def _legend_below(drawn: Figure, found: Sequence[Axes]) -> None:
+    """One for all axes."""
+    handles = {
+        label: handle for ax in found for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    drawn.legend(
+        handles.values(), handles.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
+    )
 
 
 @figure.register(Comparison)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import brentq
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -85,6 +84,8 @@ class ErrorLaw(Drawn):
             return float(errors.abs() @ chances)
         if self.rms == 0:
             return 0.0
+        from scipy.optimize import brentq  # slow to import
+
         middle = brentq(lambda t: self._exceeds(t) - 0.5, 0.0, 1.5 * self.rms, xtol=1e-3 * self.rms)
         total, v = 0.0, -3.25
         while True:
@@ -116,6 +117,8 @@ class ErrorLaw(Drawn):
         low, high = (self.bias + side * 1.01 * self.std * k for side, k in _cantelli(q))
         if high - low <= 0 or self.std == 0:
             return self.bias
+        from scipy.optimize import brentq  # slow to import
+
         return float(brentq(lambda t: self._below(t)[0] - q, low, high, xtol=1e-9 * self.std, rtol=1e-12))
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import brentq
 from scipy.special import digamma
 from torch import Tensor
 
@@ -238,6 +237,8 @@ def _typical(line: _Line, limit: float, n: int, rms: float) -> tuple[float, floa
         if error not in known:
             known[error] = below(scores, log_mass, line.slope * scores, limit + error, n, size)
         return known[error]
+
+    from scipy.optimize import brentq  # slow to import
 
     def quantile(share: float) -> float:
         reach = middle

@@ -12,8 +12,6 @@ from functools import lru_cache
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import stats
-from scipy.integrate import quad
 from scipy.special import gammainc
 from torch import Tensor
 
@@ -35,6 +33,8 @@ def largest_of_poisson_dirichlet(index: float) -> float:
         return float(index == 0)
     gamma = math.gamma(1 - index)
 
+    from scipy.integrate import quad  # slow to import
+
     def share(t: float) -> float:
         low = math.exp(-t)
         return low / (low + gamma * t**index * float(gammainc(1 - index, t)))
@@ -45,6 +45,8 @@ def largest_of_poisson_dirichlet(index: float) -> float:
 @lru_cache(maxsize=256)
 def stable_typical(index: float) -> float:
     """Median of |Z| for Z of the stable law of mean 0 with P(Z > t) ~ t^{−α} and no tail below, 1 < α < 2."""
+    from scipy import stats  # slow to import
+
     law = stats.levy_stable(index, 1.0, scale=_unit_tail(index))
     low, high = 0.0, 1.0
     while law.cdf(high) - law.cdf(-high) < 0.5:

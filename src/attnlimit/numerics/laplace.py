@@ -11,6 +11,7 @@ trapezoid rule converges geometrically. All n share the inner expectations.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ HEAVY = 6.5
 """log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
 """Never more than this many (τ, atom) pairs in memory."""
+WORTH_COMPILING = 2**24
+"""From so many pairs on, numba repays the second that it takes to load."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +79,18 @@ def transforms(
     tau = tau_grid(atoms, n_max, kept, late=late)
     rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
     blocks = (slice(i, i + rows) for i in range(0, len(tau), rows))
-    parts = [_sums(tau[block], atoms.of(block)) for block in blocks]
+    large = tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
+    fill = _compiled if large and tau.device.type == "cpu" and has_numba() else _plain
+    parts = [_sums(tau[block], atoms.of(block), fill) for block in blocks]
     log_phi, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
     return Transforms(tau, atoms.step, log_phi, first, second, kept)
 
 
-def _sums(tau: Float[Tensor, "m t"], atoms: Atoms | Condensed) -> tuple[Tensor, Tensor, Tensor]:
+def _sums(
+    tau: Float[Tensor, "m t"], atoms: Atoms | Condensed, fill: Callable[..., tuple[Tensor, Tensor, Tensor]]
+) -> tuple[Tensor, Tensor, Tensor]:
     """log E e^{−tw}, t E[w u e^{−tw}] and t² E[w²‖u‖² e^{−tw}]: products of matrices (τ × keys) and (keys × values)."""
     keys = as_they_are(atoms, torch.ones_like(tau[:, :1])) if isinstance(atoms, Atoms) else atoms
-    fill = _compiled if has_numba() and tau.device.type == "cpu" else _plain
     shrink, pull, push = fill(tau, keys.scores, keys.vector.dtype)
     number = keys.number.sum(1)[:, None]
     phi = torch.log1p(((shrink @ keys.number[..., None])[..., 0] / number).clamp_min(-1.0)).clamp_min(-1e4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 RESAMPLES = 2000
 
@@ -16,6 +15,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, tup
     >>> round(rank_correlation([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 9.0])[0], 9)
     1.0
     """
+    from scipy import stats  # slow to import
+
     ranks = np.stack([stats.rankdata(x), stats.rankdata(y)])
     drawn = np.random.default_rng(0).integers(ranks.shape[1], size=(RESAMPLES, ranks.shape[1]))
     some = ranks[:, drawn]

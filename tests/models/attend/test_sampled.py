@@ -523,7 +523,9 @@ def following_wanted(layer: Any, rows: Tensor) -> Any:
     """What a layer's queries want to read, before it is chosen which keys."""
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "read_weights", lambda call, scores, wanted: found.append(wanted) or (scores, scores))
+        patch.setattr(
+            dense, "read_weights", lambda call, scores, wanted: found.append(wanted) or (scores, scores > 0)
+        )
         layer.block(rows)
     return found[0]
 

@@ -80,7 +80,10 @@ def steps(quick: bool) -> list[dict[str, object]]:
 
 def whole_text(loaded: Loaded, tokens: int, passages: int, rounds: int) -> Ratio:
     """The sampled model over the full one, with 4 sinks, own, 32 top and 20 drawn keys."""
-    ids, kept = token_windows(loaded.tokenizer, texts(), tokens, most=passages), Kept(own=True, sinks=4, top=32)
+    ids, kept = (
+        token_windows(loaded.tokenizer, texts(), tokens, most=passages),
+        Kept(own=True, sinks=4, top=32),
+    )
     budgets = Budgets.uniform(
         attention_layers(loaded.model), 20, Sampling(draw=Different(), kept=kept, weight="rest")
     )
@@ -141,4 +144,7 @@ def run(quick: bool) -> dict[str, object]:
     words = f"generate at {tokens} tokens with 5 % of the keys, full model = 1"
     figures.append(figure(words, ratio.median, "×", at_most=1.0, **ratio.details()))
     figures.append(figure("its KL to the full model's answer", kl, "nats a token"))
-    return {"setting": "float32, 64 dimensions; half of the keys read are top, half drawn", "figures": figures}
+    return {
+        "setting": "float32, 64 dimensions; half of the keys read are top, half drawn",
+        "figures": figures,
+    }

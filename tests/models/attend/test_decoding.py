@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.attend.test_sampled import WRITING, keeping, text, tiny, uniform
 from torch import Tensor
 
 from attnlimit.designs import Kept
 from attnlimit.models.attend import decoding, reading
-from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
 from attnlimit.models.attend.decoding import Copies, Decoder, read_step
+from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
 from attnlimit.models.attend.reading import Wanted, read_weights
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.attend.subsampled import Passage, exact_squares
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask, everything
+from tests.models.attend.test_sampled import WRITING, keeping, text, tiny, uniform
 
 pytest.importorskip("numba")
 KEYS = 300
@@ -79,7 +79,9 @@ class TestAgainstAllScores:
         for compiled in (True, False):
             monkeypatch.setattr(reading, "has_numba", lambda compiled=compiled: compiled)
             weights, read = read_weights(one, scores.clone(), wanted)
-            torch.testing.assert_close(step.output[:, 0], one.averages(weights)[:, :, 0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                step.output[:, 0], one.averages(weights)[:, :, 0], rtol=1e-4, atol=1e-5
+            )
             assert torch.equal(step.distinct, read.sum(-1))
             assert torch.equal(step.together, read.unflatten(1, (2, 3)).any(2).sum(-1))
         assert bool((step.distinct < KEYS).all()) == (how != "all of it")
@@ -142,7 +144,9 @@ class TestError:
         best = self.KEPT.mask(scores, torch.tensor([KEYS - 1]))[0]
         assert int((best & kept).sum()) >= 0.9 * size
         truly = exact_squares(
-            Passage(scores, one.value[0, 0], torch.tensor([KEYS - 1])), keeping(self.KEPT), [int(best.sum()) + self.N]
+            Passage(scores, one.value[0, 0], torch.tensor([KEYS - 1])),
+            keeping(self.KEPT),
+            [int(best.sum()) + self.N],
         )
         assert float(expected / truly) == pytest.approx(1, abs=0.05)
 
@@ -165,7 +169,9 @@ class TestCache:
 
     def first(self, one: Call, keys: int) -> Call:
         mask = RuleMask(everything, (len(one.key), 1, 1, keys))
-        return replace(one, key=one.key[:, :, :keys], value=one.value[:, :, :keys], mask=mask, own_key=keys - 1)
+        return replace(
+            one, key=one.key[:, :, :keys], value=one.value[:, :, :keys], mask=mask, own_key=keys - 1
+        )
 
     def test_grows_shrinks_and_changes(self, monkeypatch):
         monkeypatch.setattr(decoding, "LEAST_KEYS", 1)
@@ -197,7 +203,11 @@ class TestCache:
             {"bias": torch.zeros(1, 1, 1, 1)},
             {"key": torch.zeros(2, 2, KEYS, 64, dtype=torch.float64)},
             {"mask": RuleMask(everything, (2, 1, 1, KEYS), key_start=1)},
-            {"mask": RuleMask(everything, (2, 1, 1, KEYS), padding=torch.arange(KEYS)[None].expand(2, -1) != 7)},
+            {
+                "mask": RuleMask(
+                    everything, (2, 1, 1, KEYS), padding=torch.arange(KEYS)[None].expand(2, -1) != 7
+                )
+            },
             {"groups": 4},
         ],
     )

@@ -313,7 +313,6 @@ class TestMasks:
         assert float(attended.keys_per_query[cross].max()) <= 3
         assert float(attended.keys_per_query[0].min()) > 3
 
-
     @pytest.mark.parametrize("family", ["llama", "bert"])
     def test_padded_queries_may_have_nothing(self, family):
         """Padding on the right sees real keys, but with a window alone it keeps none of them."""

@@ -53,7 +53,10 @@ class Copies:
         """Room for the keys, none copied yet."""
         size, key_heads, _, d = call.key.shape
         room = (keys + max(ROOM, keys // 4)) // TILE * TILE + TILE
-        order = [torch.randperm(room, generator=generator, dtype=torch.int32) for _ in range(size * call.heads // group)]
+        order = [
+            torch.randperm(room, generator=generator, dtype=torch.int32)
+            for _ in range(size * call.heads // group)
+        ]
         return cls(
             torch.zeros(size * key_heads, room, d, dtype=torch.int8),
             torch.ones(size * key_heads, d),
@@ -104,7 +107,9 @@ class Decoder:
             seen=seen.expand(size, heads, 1, 3),
             placed=placed_stretches(call, budgets, torch.zeros(1, dtype=torch.long)),
             top=torch.tensor([one.sampling.kept.top for one in budgets])[:, None].expand(size, heads, 1),
-            n=torch.tensor([keys if one.n is None else one.n for one in budgets])[:, None].expand(size, heads, 1),
+            n=torch.tensor([keys if one.n is None else one.n for one in budgets])[:, None].expand(
+                size, heads, 1
+            ),
             order=copies.order,
             start=torch.randint(copies.order.shape[-1], (size, heads, 1), generator=self.generator),
             rest=torch.tensor([one.sampling.weight == "rest" for one in budgets]),

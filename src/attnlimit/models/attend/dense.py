@@ -95,7 +95,9 @@ class Layer:
         self.top = torch.tensor([one.sampling.kept.top for one in budgets], device=device)[:, None]
         self.following = [head for head, one in enumerate(budgets) if one.by_query is not None]
         self.rest = torch.tensor([one.sampling.weight == "rest" for one in budgets], device=device)
-        self.order = torch.stack([torch.stack([one.order for one in row[::group]]) for row in streams]).to(device)
+        self.order = torch.stack([torch.stack([one.order for one in row[::group]]) for row in streams]).to(
+            device
+        )
         self.start = torch.stack([torch.stack([one.start for one in row]) for row in streams]).to(device)
 
     def block(

@@ -143,7 +143,10 @@ def keep(start: int, stop: int, scores: Any, best: Any, seen: Any, placed: Any, 
         whole = number <= wanted
         if not whole:
             least = np.partition(values[:number], number - wanted)[number - wanted]
-        for equal in (False, True):  # above the least, then as many of those that are equal as there is room for
+        for equal in (
+            False,
+            True,
+        ):  # above the least, then as many of those that are equal as there is room for
             for k in range(number):
                 if wanted > 0 and (whole or (values[k] == least if equal else values[k] > least)):
                     mark[found[k]] = 1

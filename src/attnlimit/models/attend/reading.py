@@ -123,7 +123,10 @@ def _plain_weights(call: Call, scores: Tensor, wanted: Wanted) -> tuple[Tensor, 
 
     kept = kept.unflatten(1, (-1, wanted.group)).any(2).repeat_interleave(wanted.group, 1)
     left, n = (seen & ~kept).sum(-1, keepdim=True), shared(wanted.n)[..., None]
-    order, start = wanted.order.repeat_interleave(wanted.group, 1)[:, :, None], shared(wanted.start)[..., None]
+    order, start = (
+        wanted.order.repeat_interleave(wanted.group, 1)[:, :, None],
+        shared(wanted.start)[..., None],
+    )
     taken = first_of_order(seen & ~kept, order, n, start)
     stands_for = (left / torch.minimum(left, n).clamp_min(1)).log().where(wanted.rest[:, None, None], 0.0)
     read = torch.where(taken, scores + stands_for.to(scores), scores).masked_fill(~(kept | taken), -torch.inf)

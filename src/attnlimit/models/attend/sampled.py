@@ -28,6 +28,7 @@ from attnlimit.models.attend.draws import Stream
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.interface import Call, observe
 
+
 @dataclass(eq=False)
 class Attended:
     """What was really attended to inside the block: totals over queries, by layer and head."""

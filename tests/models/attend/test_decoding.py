@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_sampled import WRITING, keeping, text, tiny, uniform
 from torch import Tensor
 
 from attnlimit.designs import Kept
@@ -18,6 +17,7 @@ from attnlimit.models.attend.subsampled import Passage, exact_squares
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask, everything
+from tests.models.attend.test_sampled import WRITING, keeping, text, tiny, uniform
 
 pytest.importorskip("numba")
 KEYS = 300
@@ -60,12 +60,12 @@ def copied(one: Call, group: int = 1) -> Copies:
 
 
 class TestAgainstAllScores:
-    """Whole numbers: the scan is exact, so the keys are those of the plain form, which makes all scores."""
+    """Whole numbers: the scan is exact, so the keys are those of the plain form, which makes all scores (no ties at this seed)."""
 
     @pytest.mark.parametrize("group", [1, 3])
     @pytest.mark.parametrize("how", ["plain", "capped", "sink", "padded", "all of it"])
     def test_same_keys_and_output(self, group, how, monkeypatch):
-        one, n = one_step(whole=True), 1000 if how == "all of it" else 20
+        one, n = one_step(whole=True, seed=1), 1000 if how == "all of it" else 20
         if how == "capped":
             one = replace(one, softcap=1.5)
         if how == "sink":

@@ -29,6 +29,8 @@ from attnlimit.numerics.compiled import run_compiled
 
 LEAST_KEYS = 2048
 """With fewer keys it is as fast to make all scores."""
+TILE = 16
+"""Keys whose best score is noted together (as in attnlimit.models.attend.loops, which needs numba)."""
 ROOM = 1024
 """Keys that there is room for beyond those of the text, at least."""
 
@@ -41,13 +43,16 @@ class Copies:
     unit: Float[Tensor, "pairs d"]
     """What 1 is, by dimension."""
     order: Int[Tensor, "b groups room"]
+    scores: Int[Tensor, "rows room"]
+    """Of the last scan: new memory is slow at first."""
+    best: Int[Tensor, "rows tiles"]
     filled: int = 0
 
     @classmethod
     def make(cls, call: Call, keys: int, group: int, generator: torch.Generator) -> Copies:
         """Room for the keys, none copied yet."""
         size, key_heads, _, d = call.key.shape
-        room = (keys + max(ROOM, keys // 4) + 7) // 8 * 8
+        room = (keys + max(ROOM, keys // 4)) // TILE * TILE + TILE
         order = [
             torch.randperm(room, generator=generator, dtype=torch.int32)
             for _ in range(size * call.heads // group)
@@ -56,6 +61,8 @@ class Copies:
             torch.zeros(size * key_heads, room, d, dtype=torch.int8),
             torch.ones(size * key_heads, d),
             torch.stack(order).view(size, -1, room),
+            torch.zeros(size * call.heads, room, dtype=torch.int32),
+            torch.zeros(size * call.heads, room // TILE, dtype=torch.int32),
         )
 
     def follow(self, key: Float[Tensor, "b key_heads _ d"], keys: int) -> None:
@@ -153,12 +160,9 @@ def read_step(call: Call, wanted: Wanted, copies: Copies) -> Step:
 
     (size, heads, _, _), (pairs, room, _) = call.query.shape, copies.small.shape
     query = call.query.reshape(size * heads, -1).contiguous()
-    scores = torch.empty(size * heads, room, dtype=torch.int32)
-    best = torch.empty(size * heads, -(-room // loops.TILE), dtype=torch.int32)
-    seen = wanted.by_row(wanted.seen)
-    run_compiled(
-        loops.scan, pairs * -(-room // loops.STRETCH), query, copies.unit, copies.small, seen, scores, best
-    )
+    seen, scores, best = wanted.by_row(wanted.seen), copies.scores, copies.best
+    steps = pairs * -(-room // loops.STRETCH)
+    run_compiled(loops.scan, steps, query, copies.unit, copies.small, seen, scores, best)
     marks, chosen, counts = choose_keys(scores, best, seen, wanted)
     weights = torch.empty(len(counts), wanted.group, chosen.shape[1])
     out = torch.empty(size * heads, call.value.shape[-1])

@@ -19,12 +19,14 @@ STRETCH = 2048
 """Keys that one step of the scan goes over."""
 TILE = 16
 """Keys whose best score is noted together."""
-PROBES = 16
+PROBES = 8
 """Old keys that are compared with their copies in every step, at the end and spread over the rest, each."""
 BINS = 1024
 """Of a histogram of scores."""
 AHEAD = 16
 """How many keys before it is read a key is asked for."""
+LINE = 16
+"""Numbers that memory gives at once."""
 
 
 def copy(start: int, stop: int, key: Any, limits: Any, unit: Any, copies: Any) -> None:
@@ -118,17 +120,17 @@ def keep(start: int, stop: int, scores: Any, best: Any, seen: Any, placed: Any, 
         tiles = best[r, first : -(-high // TILE)]
         least = tiles.min()
         if len(tiles) > wanted:  # if so many tiles have one at least as good, so many keys are
-            worst, width = least, (np.float64(tiles.max()) - least) / (BINS - 1) + 1e-30
+            worst, scale = least, (BINS - 1) / (np.float64(tiles.max()) - least + 1e-30)
             bins[:] = 0
             for one in tiles:
-                bins[min(max(np.int64((np.float64(one) - worst) / width), 0), BINS - 1)] += 1  # nan too
+                bins[min(max(np.int64((np.float64(one) - worst) * scale), 0), BINS - 1)] += 1  # nan too
             above, bin = 0, BINS
             while above < wanted and bin > 0:
                 bin -= 1
                 above += bins[bin]
             least = tiles.max()
             for one in tiles:
-                if np.int64((np.float64(one) - worst) / width) >= bin:
+                if np.int64((np.float64(one) - worst) * scale) >= bin:
                     least = min(least, one)
         few = len(tiles) <= wanted
         for k in range(len(tiles)):
@@ -232,16 +234,17 @@ def attend(
         if rest[u] and counts[u, 1] > 0:
             more = np.float32(np.log(counts[u, 2] / counts[u, 1]))
         for k in range(size):
-            j, later = chosen[u, k], np.int64(chosen[u, min(k + AHEAD, size - 1)])
+            j, later = np.int64(chosen[u, k]), np.int64(chosen[u, min(k + AHEAD, size - 1)])
             added = more if j < 0 else np.float32(0)
-            j = max(j, -1 - j)
-            later = max(later, -1 - later) * d
-            for line in range(0, d, 16):
-                prefetch(flat_keys, later + line)
+            row, later = np.uint64(max(j, -1 - j)), max(later, -1 - later)
+            for line in range(0, d, LINE):
+                prefetch(flat_keys, later * d + line)
+            for line in range(0, dv, LINE):  # for the next loop
+                prefetch(flat_values, later * dv + line)
             for g in range(group):
                 total = np.float32(0)
                 for x in range(d):
-                    total += query[u * group + g, x] * keys[j, x]
+                    total += query[u * group + g, x] * keys[row, x]
                 total *= scale
                 weights[u, g, k] = (cap * np.tanh(total / cap) if cap > 0 else total) + added
         for g in range(group):
@@ -255,12 +258,11 @@ def attend(
             share /= mass
             out[u * group + g, :] = 0.0
         for k in range(size):
-            j, later = chosen[u, k], np.int64(chosen[u, min(k + AHEAD, size - 1)])
-            j = max(j, -1 - j)
-            later = max(later, -1 - later) * dv
-            for line in range(0, dv, 16):
-                prefetch(flat_values, later + line)
+            j, later = np.int64(chosen[u, k]), np.int64(chosen[u, min(k + AHEAD, size - 1)])
+            row, later = np.uint64(max(j, -1 - j)), max(later, -1 - later)
+            for line in range(0, dv, LINE):
+                prefetch(flat_values, later * dv + line)
             for g in range(group):
                 weight = weights[u, g, k]
                 for x in range(dv):
-                    out[u * group + g, x] += weight * values[j, x]
+                    out[u * group + g, x] += weight * values[row, x]

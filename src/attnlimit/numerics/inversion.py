@@ -30,7 +30,7 @@ GONE = 1e-13
 """Of |χ|."""
 MOST = 2000
 """Nodes after which the integral ends."""
-NEAR, WIDE, SHORT = 0.3, 2.0, 0.5
+NEAR, WIDE, SHORT = 0.3, 4.0, 0.5
 """|χ − 1| up to which stretches are WIDE in τ; they are SHORT beyond."""
 
 
@@ -70,7 +70,7 @@ def chance_below(transform: Transform, start: float) -> Below:
 
 def _wide(transform: Transform, low: float) -> Tensor:
     """Edges from `low` to where χ leaves 1."""
-    edges = low + WIDE * torch.arange(1000, dtype=torch.float64)
+    edges = low + WIDE * torch.arange(400, dtype=torch.float64)
     for some in edges.split(16):
         far = ((transform(some.exp()) - 1).abs() > NEAR).nonzero()
         if len(far):

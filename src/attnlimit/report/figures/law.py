@@ -83,8 +83,10 @@ def different_keys_figure(found: Sequence[tuple[str, DifferentErrors]]) -> Figur
     for ax, (title, one) in zip(axes, found, strict=True):
         _draw_ways(ax, one)
         finish(ax, "keys drawn n", "", title, log="xy" if one.n[-1] > 20 else "y")
+        if one.n[-1] <= 20:
+            ax.set_xticks(one.n)
     axes[0].set_ylabel("rms error (unit of the values)")
-    for ax in axes[:-1]:
+    for ax in axes[1:]:
         ax.get_legend().remove()
     return drawn
 

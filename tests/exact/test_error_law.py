@@ -231,7 +231,7 @@ def test_refusals():
         al.error_law(
             al.Head([[1.0]]), al.Gaussian(dim=1), 2, [1.0], sampling=al.Sampling(draw=al.Different())
         )
-    with pytest.raises(InputError, match="q must be a probability between 0 and 1, got 1.0"):
+    with pytest.raises(InputError, match=r"q must be a probability between 0 and 1, got 1\.0"):
         al.error_law(head, tokens, 2, X, E).quantile(1.0)
     with pytest.raises(InputError, match="scores of this query spread over"):
         al.error_law(al.Head([[200.0]]), al.Gaussian(dim=1), 2, [1.0])

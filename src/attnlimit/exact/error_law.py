@@ -97,7 +97,7 @@ class ErrorLaw(Drawn):
 
     def _below(self, t: float) -> tuple[float, float]:
         if self.outcomes is None:
-            return tuple(self.keys.below(t))
+            return self.keys.below(t)
         errors, chances = self.outcomes
         return float(chances[errors <= t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0)), 0.0
 

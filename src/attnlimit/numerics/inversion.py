@@ -50,8 +50,9 @@ class _Nodes(NamedTuple):
 
 def chance_below(transform: Transform, start: float) -> Below:
     """From λ = `start` on, below which Im χ adds nothing."""
-    parts, low, gone = [], math.log(start), 0
-    while gone < 4 and sum(len(part.tau) for part in parts) < MOST:
+    parts: list[_Nodes] = []
+    low, gone = math.log(start), 0
+    while gone < 4 and sum(part.tau.numel() for part in parts) < MOST:
         edges = _wide(transform, low) if not parts else torch.tensor([low, low + SHORT], dtype=torch.float64)
         part = _refined(transform, edges)
         parts.append(part)

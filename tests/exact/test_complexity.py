@@ -94,7 +94,7 @@ def test_certainty_is_of_single_queries():
     with pytest.raises(InputError, match="delta and sampling are for single queries"):
         al.sample_complexity(head, law, rel_error=0.1, delta=0.05)
     with pytest.raises(InputError, match="delta must be a probability between 0 and 1, got 2"):
-        al.sample_complexity(head, law, rel_error=0.1, queries=[[1.0]], delta=2)
+        al.sample_complexity(head, law, rel_error=0.1, queries=[[1.0]], delta=2.0)
     with pytest.raises(InputError, match="there are 2: give direction="):
         al.sample_complexity(
             al.Head(torch.eye(2).double()), al.Gaussian(dim=2), rel_error=0.1, queries=[[1.0, 0.0]], delta=0.1

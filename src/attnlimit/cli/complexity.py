@@ -11,6 +11,7 @@ import attnlimit as al
 from attnlimit.cli.common import AsJson, numbers, out, print_json, progress, table
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import InputError
+from attnlimit.exact import Complexity
 
 
 @of_law()
@@ -56,9 +57,7 @@ def complexity(
     out.print(f"Error: {what}; relative to {results[0].scale}. Method: {results[0].method}.")
 
 
-def _least(
-    head: al.Head, law: al.Measure, error: float, relative: bool, delta: float | None
-) -> al.Complexity:
+def _least(head: al.Head, law: al.Measure, error: float, relative: bool, delta: float | None) -> Complexity:
     rel_error, abs_error = (error, None) if relative else (None, error)
     if delta is None:
         return al.sample_complexity(head, law, rel_error=rel_error, abs_error=abs_error)

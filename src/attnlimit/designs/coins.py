@@ -69,16 +69,18 @@ def coin_moments(
     tau = tau_grid(atoms, int(number.max()), kept)
     tau, log_phi, noise, drift = coin_sums(tau, condensed(atoms, number), p, kept)
     nobody = (number * torch.log1p(-p)).exp()
-    none = torch.zeros_like(p), torch.zeros_like(drift[:, :, 0])
+    none_square, none_drift = torch.zeros_like(noise), torch.zeros_like(drift)
     if kept is not None:
         own = (tau + kept.log_weight[:, None, None] - stands_for[..., None].log()).clamp_max(HEAVY).exp()
         log_phi = log_phi - own
-        drift = drift + own[..., None] * kept.mean_error[:, None, None, :]
-        error = kept.mean_error[:, None, :]
-        none = nobody * error.square().sum(-1), nobody[..., None] * error
+        alone = own[..., None] * kept.mean_error[:, None, None, :]
+        drift = drift + alone
+        # taken off at each t, since kept keys lighter than all others are seen at larger t than these
+        none = nobody[..., None] * (-own).exp()
+        none_square, none_drift = none * alone.square().sum(-1), none[..., None] * alone
     phi, step = log_phi.exp(), atoms.step
-    square = step * (phi * (drift.square().sum(-1) + noise)).sum(2) - none[0]
-    bias = step * (phi[..., None] * drift).sum(2) - none[1]
+    square = step * (phi * (drift.square().sum(-1) + noise) - none_square).sum(2)
+    bias = step * (phi[..., None] * drift - none_drift).sum(2)
     return square.clamp_min(0) / (1 - nobody), bias / (1 - nobody)[..., None]
 
 

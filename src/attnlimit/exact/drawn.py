@@ -92,11 +92,11 @@ class DrawnKeys:
         return chance_below(transform, self._start(terms, always))
 
     def _start(self, terms: Terms, always: float) -> float:
-        """λ below which nothing is seen: n E min(1, λ|y|) and λ|y_S| are 1e-11."""
+        """λ below which nothing is seen: n E min(1, λ|y|) and λ|y_S| are 1e-10."""
         tau = torch.arange(-700.0, 60.0, 2.0, dtype=torch.float64)
         size = (terms.y.abs() + terms.reach).log() + tau[:, None]
         seen = self.n * (size.clamp_max(0.0).exp() @ terms.mass) + abs(always) * tau.exp()
-        return math.exp(float(tau[max(0, int((seen > 1e-11).to(torch.int8).argmax()) - 1)]))
+        return math.exp(float(tau[max(0, int((seen > 1e-10).to(torch.int8).argmax()) - 1)]))
 
     def enumerated(self) -> tuple[Tensor, Tensor] | None:
         """All errors in order with their probabilities, where there are few and values do not spread."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import ndtri
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -43,7 +44,7 @@ class ErrorLaw(Drawn):
     bias: float
     """E eᵀ(Γ_n − Γ)."""
     rms: float
-    """(E (eᵀ(Γ_n − Γ))²)^½"""
+    """(E (eᵀ(Γ_n − Γ))²)^½."""
     method: str
     keys: DrawnKeys
     outcomes: tuple[Float[Tensor, " o"], Float[Tensor, " o"]] | None
@@ -92,12 +93,12 @@ class ErrorLaw(Drawn):
             t = middle * math.exp(v - math.exp(-v))
             more = t * (1 + math.exp(-v)) * self._exceeds(t)
             total, v = total + more, v + STEP
-            if v > 0 and more < 1e-9 * total:
+            if v > 0 and more < 1e-8 * total:
                 return STEP * total
 
     def _below(self, t: float) -> tuple[float, float]:
         if self.outcomes is None:
-            return tuple(self.keys.below(t))
+            return self.keys.below(t)
         errors, chances = self.outcomes
         return float(chances[errors <= t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0)), 0.0
 
@@ -113,13 +114,22 @@ class ErrorLaw(Drawn):
         if self.outcomes is not None:
             errors, chances = self.outcomes
             return float(errors[int((chances.cumsum(0) >= q - SAME).to(torch.int8).argmax())])
-        # Cantelli: beyond k standard deviations on one side lies at most 1/(1 + k²)
-        low, high = (self.bias + side * 1.01 * self.std * k for side, k in _cantelli(q))
-        if high - low <= 0 or self.std == 0:
+        if self.std == 0:
             return self.bias
         from scipy.optimize import brentq  # slow to import
 
-        return float(brentq(lambda t: self._below(t)[0] - q, low, high, xtol=1e-9 * self.std, rtol=1e-12))
+        wanted = float(ndtri(q))
+
+        def beyond(t: float) -> float:  # nearly a straight line
+            return float(ndtri(min(max(self._below(t)[0], 1e-15), 1 - 1e-15))) - wanted
+
+        low = high = self.bias + wanted * self.std
+        step = 0.1 * self.std
+        while beyond(low) > 0:
+            low, step = low - step, 2 * step
+        while beyond(high) < 0:
+            high, step = high + step, 2 * step
+        return low if low == high else float(brentq(beyond, low, high, xtol=1e-7 * self.std))
 
     def to_dict(self) -> dict[str, Any]:
         """Moments and quantiles as JSON knows them."""
@@ -129,10 +139,6 @@ class ErrorLaw(Drawn):
 
     def __repr__(self) -> str:
         return f"ErrorLaw(n = {self.n:,}, bias {self.bias:.3g}, std {self.std:.3g}; {self.method})"
-
-
-def _cantelli(q: float) -> tuple[tuple[int, float], tuple[int, float]]:
-    return (-1, math.sqrt(1 / q - 1)), (1, math.sqrt(1 / (1 - q) - 1))
 
 
 def _each(one: Callable[[float], float], values: Array) -> Any:

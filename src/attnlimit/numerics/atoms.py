@@ -90,7 +90,8 @@ class Atoms(NamedTuple):
         return total, heaviest, self.scores.masked_fill(~present, torch.inf).amin(1)
 
     def double(self) -> Atoms:
-        return Atoms(*(part.double() for part in self[:5]), *self[5:])
+        scores, log_mass, mean, spread, limit = (part.double() for part in self[:5])
+        return self._replace(scores=scores, log_mass=log_mass, mean=mean, spread=spread, limit=limit)
 
 
 class KeptSet(NamedTuple):

@@ -31,7 +31,7 @@ def heights(
     geometrically; order 1 is the two points ±1.
     """
     if order == 1:
-        return torch.tensor([-1.0, 1.0]).to(like), torch.full((2,), -math.log(2.0)).to(like)
+        return like.new_tensor([-1.0, 1.0]), like.new_full((2,), -math.log(2.0))
     power = order - 1
     reach = math.acosh(math.exp(min(700.0, 45.0 / power)))  # sech^power falls to e^−45
     step = min(RESOLUTION / max(1.0, concentration), reach / 40, 0.25) / finer

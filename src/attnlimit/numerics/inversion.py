@@ -4,8 +4,8 @@
 
 In τ = log λ, so that weights of all sizes are alike, by Gauss's rule on stretches that are halved until a rule on half of the nodes
 agrees. The integral ends where χ has vanished for two e-folds. Where it does not (few keys, or a law with edges), it ends after
-`MOST` nodes by a smooth step: P is then that of Y and a little noise whose moments all vanish, and what a step at a
-quarter of the length would change is the error.
+`MOST` nodes by a smooth step: P is then that of Y and a little noise whose moments all vanish, and what steps at 1/7 to 3/5
+of the length would change is the error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ GONE = 1e-13
 """Of |χ|."""
 MOST = 2000
 """Nodes after which the integral ends."""
-NEAR, WIDE, SHORT = 0.3, 2.0, 0.5
+SHORTER = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""By so much in τ the step that ends an integral comes earlier; how far apart the results are is the error."""
+NEAR, WIDE, SHORT = 0.3, 4.0, 0.5
 """|χ − 1| up to which stretches are WIDE in τ; they are SHORT beyond."""
 
 
@@ -50,8 +52,9 @@ class _Nodes(NamedTuple):
 
 def chance_below(transform: Transform, start: float) -> Below:
     """From λ = `start` on, below which Im χ adds nothing."""
-    parts, low, gone = [], math.log(start), 0
-    while gone < 4 and sum(len(part.tau) for part in parts) < MOST:
+    parts: list[_Nodes] = []
+    low, gone = math.log(start), 0
+    while gone < 4 and sum(part.tau.numel() for part in parts) < MOST:
         edges = _wide(transform, low) if not parts else torch.tensor([low, low + SHORT], dtype=torch.float64)
         part = _refined(transform, edges)
         parts.append(part)
@@ -63,14 +66,14 @@ def chance_below(transform: Transform, start: float) -> Below:
     term = weight * chi.imag / math.pi
     error = sum(part.error for part in parts) / math.pi
     if gone < 4:
-        whole, short = (0.5 - float((term * _step(tau - low + away)).sum()) for away in (0.0, math.log(4)))
-        return Below(min(max(whole, 0.0), 1.0), error + abs(whole - short))
+        whole, *short = (0.5 - float((term * _step(tau - low + away)).sum()) for away in SHORTER)
+        return Below(min(max(whole, 0.0), 1.0), error + max(abs(whole - one) for one in short))
     return Below(min(max(0.5 - float(term.sum()), 0.0), 1.0), error)
 
 
 def _wide(transform: Transform, low: float) -> Tensor:
     """Edges from `low` to where χ leaves 1."""
-    edges = low + WIDE * torch.arange(1000, dtype=torch.float64)
+    edges = low + WIDE * torch.arange(400, dtype=torch.float64)
     for some in edges.split(16):
         far = ((transform(some.exp()) - 1).abs() > NEAR).nonzero()
         if len(far):

@@ -54,9 +54,16 @@ def law_figure(found: Sequence[tuple[str, LawQuantiles]]) -> Figure:
             ax.axhline(z[k], color=shade, linestyle="--", linewidth=0.8)
         finish(ax, "tokens n", "", title, log="x")
     axes[0].set_ylabel("quantile of the error / standard deviation by the CLT")
-    for ax in axes[:-1]:
-        ax.get_legend().remove()
+    _one_legend(axes)
     return drawn
+
+
+def _one_legend(axes: Sequence[Axes]) -> None:
+    """The first panel's names are those of all."""
+    for ax in axes[1:]:
+        legend = ax.get_legend()
+        if legend is not None:
+            legend.remove()
 
 
 def _sampled_quantiles(one: LawQuantiles) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -83,9 +90,10 @@ def different_keys_figure(found: Sequence[tuple[str, DifferentErrors]]) -> Figur
     for ax, (title, one) in zip(axes, found, strict=True):
         _draw_ways(ax, one)
         finish(ax, "keys drawn n", "", title, log="xy" if one.n[-1] > 20 else "y")
+        if one.n[-1] <= 20:
+            ax.set_xticks(one.n)
     axes[0].set_ylabel("rms error (unit of the values)")
-    for ax in axes[:-1]:
-        ax.get_legend().remove()
+    _one_legend(axes)
     return drawn
 
 

@@ -98,8 +98,9 @@ class DifferentKeys(Kind):
         sets = torch.stack([_mean_over_sets(tokens, n) for n in self.n]) if few else None
         independent = _squares(tokens, self.n)
         product = independent * coins * _somebody(self.n, self.keys) / _poisson(tokens, self.n)
-        roots = (None if part is None else part.sqrt() for part in (exact, sets, independent, coins, product))
-        return DifferentErrors(tuple(self.n), *roots, squares)
+        exact, independent, coins, product = (part.sqrt() for part in (exact, independent, coins, product))
+        enumerated = None if sets is None else sets.sqrt()
+        return DifferentErrors(tuple(self.n), exact, enumerated, independent, coins, product, squares)
 
 
 def _squares(tokens: Empirical, n: Sequence[int], draw: Draw | None = None) -> Float[Tensor, " n"]:

@@ -20,7 +20,7 @@ from attnlimit.studies.kind import Cell, Columns, Result, Row
 from attnlimit.studies.setting import Setting
 
 TOKENS_AT_ONCE = 2**20
-LEVELS = [0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995]
+LEVELS = [0.005, 0.05, 0.5, 0.95, 0.995]
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -36,8 +36,6 @@ class LawQuantiles(Result):
     exact: Float[Tensor, "n q"]
     normal: Float[Tensor, "n q"]
     """By the central limit theorem."""
-    mean_abs: Float[Tensor, " n"]
-    rms: Float[Tensor, " n"]
     errors: Float[Tensor, "replicates n"]
 
     def below(self, at: Float[Tensor, "n q"]) -> Float[Tensor, "n q"]:
@@ -53,9 +51,8 @@ class LawQuantiles(Result):
         return {name: value for name, value in self.to_dict().items() if name != "errors"}
 
     def shown(self) -> list[Row]:
-        return [
-            {"largest n": self.n[-1], "rms": float(self.rms[-1]), "mean |error|": float(self.mean_abs[-1])}
-        ]
+        ends = (f"{level:.1%} quantile" for level in self.levels)
+        return [{"largest n": self.n[-1], **dict(zip(ends, self.exact[-1].tolist(), strict=True))}]
 
 
 class ErrorLaws(Setting):
@@ -71,18 +68,14 @@ class ErrorLaws(Setting):
         head, law = self.build()
         x = torch.eye(head.query_dim, dtype=torch.float64)[0]
         one = head.along(torch.eye(head.V.shape[-2], dtype=torch.float64)[0])
-        found = [error_law(one, law, n, x) for n in self.n]
         levels = torch.tensor(self.levels, dtype=torch.float64)
         z = torch.tensor([NormalDist().inv_cdf(q) for q in self.levels], dtype=torch.float64)
         size = torch.tensor(self.n, dtype=torch.float64)[:, None]
         normal = z * (clt(one, law, x).covariance[0, 0] / size).sqrt()
-        exact = torch.stack([each.quantile(levels) for each in found])
+        exact = torch.stack([error_law(one, law, n, x).quantile(levels) for n in self.n])
         generator = torch.Generator(law.device).manual_seed(seed)
         errors = torch.stack([_sampled(one, law, n, x, replicates, generator) for n in self.n], 1)
-        mean_abs, rms = (
-            torch.tensor([getattr(each, name) for each in found]).double() for name in ("mean_abs", "rms")
-        )
-        return LawQuantiles(tuple(self.n), tuple(self.levels), exact, normal, mean_abs, rms, errors)
+        return LawQuantiles(tuple(self.n), tuple(self.levels), exact, normal, errors)
 
 
 def _sampled(

@@ -103,7 +103,8 @@ def tile(start: int, stop: int, scores: Any, seen: Any, best: Any) -> None:
 def keep(start: int, stop: int, scores: Any, best: Any, seen: Any, placed: Any, top: Any, marks: Any) -> None:
     """Marks what groups of rows keep: stretches `placed` for their place (begin, end, begin, …), and the `top` best."""
     group, keys = scores.shape[0] // marks.shape[0], scores.shape[1]
-    found, values, bins = np.empty(keys, np.int64), np.empty(keys, scores.dtype), np.empty(BINS, np.int64)
+    found, values = np.empty(keys, np.int64), np.empty(keys, scores.dtype)
+    bins: Any = np.empty(BINS, np.int64)
     for r in range(start * group, stop * group):
         low, high, mark, row = seen[r, 0], seen[r, 1], marks[r // group], scores[r]
         if r % group == 0:

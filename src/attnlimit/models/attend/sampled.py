@@ -171,9 +171,10 @@ def sampled_output(
 
 
 def _full_output(call: Call, attended: Attended | None) -> Tensor:
-    for rows in call.blocks(1) if attended is not None else ():
-        seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
-        attended.count(call, rows, seen, seen, seen[:, :1].expand(-1, call.key.shape[1], -1))
+    if attended is not None:
+        for rows in call.blocks(1):
+            seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
+            attended.count(call, rows, seen, seen, seen[:, :1].expand(-1, call.key.shape[1], -1))
     return call.output()
 
 

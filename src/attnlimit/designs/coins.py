@@ -130,7 +130,7 @@ def _compiled(
     shape = (*stretch.shape, y.shape[2])
     missed, pulled = (torch.empty(shape, dtype=atoms.vector.dtype) for _ in range(2))
     noise = torch.empty(stretch.shape, dtype=torch.float64)
-    inputs = (part.contiguous() for part in (y, less, stretch[..., 0], p, atoms.square))
+    inputs = (y.to(missed), less.to(missed), stretch[..., 0].contiguous(), p.to(missed), atoms.square.to(missed))
     run_compiled(_accumulate, len(y), *inputs, missed, pulled, noise)
     return missed, pulled, noise
 
@@ -147,18 +147,18 @@ def _accumulate(
     pulled: Any,
     noise: Any,
 ) -> None:
-    keys = y.shape[2]
+    keys, one = y.shape[2], y.dtype.type(1)
     for i in range(start, stop):
         for k in range(p.shape[1]):
             chance = p[i, k]
             for t in range(noise.shape[2]):
                 at, own = y[i, first[i, k] + t], less[i, first[i, k] + t]
-                left, pull, spread = missed[i, k, t], pulled[i, k, t], 0.0
+                left, pull, spread = missed[i, k, t], pulled[i, k, t], one - one
                 for j in range(keys):
                     left[j] = chance * own[j]
-                    r = chance * (1.0 + own[j]) / (1.0 + chance * own[j])
+                    r = chance * (one + own[j]) / (one + chance * own[j])
                     pull[j] = r * at[j]
-                    spread += square[i, j] * (1.0 - r) * r * at[j] * at[j]
+                    spread += square[i, j] * (one - r) * r * at[j] * at[j]
                 noise[i, k, t] = spread
 
 

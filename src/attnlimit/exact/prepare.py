@@ -160,8 +160,10 @@ def prepare_seen(
     *,
     positions: Tensor | None = None,
     binned: bool | None = None,
+    square_only: bool = False,
 ) -> Prepared:
-    """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat."""
+    """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat.
+    `square_only`: the bias is not asked for."""
     m, keys = seen.scores.shape
     binned = keys > BIN_ABOVE if binned is None else binned
     kept = _kept(seen, sampling.kept, positions)
@@ -173,7 +175,7 @@ def prepare_seen(
         here, count = seen[rows], rest[rows]
         bins = binned and int(count.min()) > FEW
         atoms, own = here.atoms(None if kept is None else kept[rows], binned=bins, coarser=coarser)
-        exact = sampling.draw.exact(Rest(atoms, own, count), n_max)
+        exact = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
         return lambda n: exact(n, sampling.stands_for(count, n))
 
     parts = max(1, min(torch.get_num_threads(), m // 8)) if binned and sampling.draw.repeats else 1
@@ -199,7 +201,9 @@ def squares(
     some = _left(seen, _kept(seen, sampling.kept, positions)).any(1).nonzero()[:, 0]
     for rows in some.split(QUERIES_AT_ONCE) if len(some) else ():
         here = None if positions is None else positions[rows]
-        ready = prepare_seen(seen[rows], max(n), sampling, positions=here, binned=binned)
+        ready = prepare_seen(
+            seen[rows], max(n), sampling, positions=here, binned=binned, square_only=True
+        )
         found[rows] = ready.moments(many)[0]
     return found
 

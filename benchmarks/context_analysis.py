@@ -38,14 +38,21 @@ def run(quick: bool) -> dict[str, object]:
         finally:
             Answering.tried = tried  # type: ignore[method-assign]
 
-    calls = {"forward": forward, "heads": partial(analysis, 0), "gradients": gradients, "all": partial(analysis, 2)}
+    calls = {
+        "forward": forward,
+        "heads": partial(analysis, 0),
+        "gradients": gradients,
+        "all": partial(analysis, 2),
+    }
     times = compare(calls, base="forward", rounds=1 if quick else 3)
     heads, answer, whole = (times[name] for name in ("heads", "gradients", "all"))
     return {
         "setting": f"SmolLM2-135M, 270 heads, {tokens:,} tokens, {QUERIES} queries ({3 * QUERIES} for the answer)",
         "figures": [
             figure("heads, one forward pass = 1", heads.median, "×", at_most=4, **heads.details()),
-            figure("heads and answer, two backward passes", answer.median, "×", at_most=8, **answer.details()),
+            figure(
+                "heads and answer, two backward passes", answer.median, "×", at_most=8, **answer.details()
+            ),
             figure("the same with four trials of the sampled model", whole.median, "×", **whole.details()),
         ],
     }

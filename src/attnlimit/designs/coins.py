@@ -64,7 +64,7 @@ def coin_moments(
     and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt, less what no key at all adds to them, and over the probability
     1 − (1 − p)^R that there is one.
     """
-    atoms, kept, number = rest
+    atoms, kept, number = rest[:3]
     p = (n / number).clamp_max(1.0).expand(len(number), -1)
     tau = tau_grid(atoms, int(number.max()), kept)
     tau, log_phi, noise, drift = coin_sums(tau, condensed(atoms, number), p, kept)
@@ -101,7 +101,6 @@ def coin_sums(
     """τ from where all keys together, p times, weigh e^{−9} (with kept ones e^{−16}: their mean error does not vanish at t = 0) to
     where Φ ≤ e^{−p Σ(1 − e^{−tw})} is e^{−60}; e^{−5}, e^{−8} and e^{−24} for keys that are binned."""
     y = (tau[..., None] + atoms.scores[:, None, :]).clamp_max(HEAVY).exp()
-    less = torch.expm1(-y)
     there, precise = atoms.scores.masked_fill(atoms.number == 0, -torch.inf), atoms.precision
     total = (p * (there.exp() * atoms.number).sum(1, keepdim=True)).clamp_min(1e-300).log()
     if kept is None:
@@ -111,65 +110,50 @@ def coin_sums(
     step = float(tau[0, 1] - tau[0, 0])
     early = torch.maximum(total, there.amax(1, keepdim=True) + precise.alone)
     first = ((-early - tau[:, :1]) / step).floor()
-    last = (-(less @ atoms.number[..., None]) * p[:, None, :] <= precise.fade).sum(1)
+    last = (-(torch.expm1(-y) @ atoms.number[..., None]) * p[:, None, :] <= precise.fade).sum(1)
     length = min(tau.shape[1], int((last - first).max()) + 1)
     first = first.clamp(0, tau.shape[1] - length).long()
     chances = _compiled if has_numba() and tau.device.type == "cpu" else _plain
     stretch = first[..., None] + torch.arange(length, device=tau.device)  # (m, k, t)
-    missed, pulled, noise = chances(y, less, stretch, p, atoms)
+    q, pulled, noise = chances(y, stretch, p, atoms.square)
     here = tau.gather(1, stretch.flatten(1)).reshape(stretch.shape)
-    drift = (pulled.flatten(1, 2) @ atoms.vector).unflatten(1, stretch.shape[1:])
-    log_phi = (missed.log1p_().flatten(1, 2) @ atoms.number.to(missed)[..., None]).reshape(stretch.shape)
-    return CoinSums(here, log_phi.double(), noise, drift)
+    drift = (pulled.to(atoms.vector).flatten(1, 2) @ atoms.vector).unflatten(1, stretch.shape[1:])
+    log_phi = (q.log_().flatten(1, 2) @ atoms.number[..., None]).reshape(stretch.shape)
+    return CoinSums(here, log_phi, noise, drift)
 
 
-def _compiled(
-    y: Tensor, less: Tensor, stretch: Tensor, p: Tensor, atoms: Condensed
-) -> tuple[Tensor, Tensor, Tensor]:
-    """q − 1 and r y of each key, and the noise."""
-    shape = (*stretch.shape, y.shape[2])
-    missed, pulled = (torch.empty(shape, dtype=atoms.vector.dtype) for _ in range(2))
+def _compiled(y: Tensor, stretch: Tensor, p: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q and r y of each key, and the noise."""
+    q, pulled = (torch.empty(*stretch.shape, y.shape[2], dtype=torch.float64) for _ in range(2))
     noise = torch.empty(stretch.shape, dtype=torch.float64)
-    inputs = (part.contiguous() for part in (y, less, stretch[..., 0], p, atoms.square))
-    run_compiled(_accumulate, len(y), *inputs, missed, pulled, noise)
-    return missed, pulled, noise
+    inputs = (part.contiguous() for part in (y, (-y).exp(), stretch[..., 0], p, square))
+    run_compiled(_accumulate, len(y), *inputs, q, pulled, noise)
+    return q, pulled, noise
 
 
 def _accumulate(
-    start: int,
-    stop: int,
-    y: Any,
-    less: Any,
-    first: Any,
-    p: Any,
-    square: Any,
-    missed: Any,
-    pulled: Any,
-    noise: Any,
+    start: int, stop: int, y: Any, seen: Any, first: Any, p: Any, square: Any, q: Any, pulled: Any, noise: Any
 ) -> None:
     keys = y.shape[2]
     for i in range(start, stop):
         for k in range(p.shape[1]):
             chance = p[i, k]
             for t in range(noise.shape[2]):
-                at, own = y[i, first[i, k] + t], less[i, first[i, k] + t]
-                left, pull, spread = missed[i, k, t], pulled[i, k, t], 0.0
+                at, own = y[i, first[i, k] + t], seen[i, first[i, k] + t]
+                left, pull, spread = q[i, k, t], pulled[i, k, t], 0.0
                 for j in range(keys):
-                    left[j] = chance * own[j]
-                    r = chance * (1.0 + own[j]) / (1.0 + chance * own[j])
+                    drawn = chance * own[j]
+                    left[j] = 1.0 - chance + drawn
+                    r = drawn / left[j]
                     pull[j] = r * at[j]
-                    spread += square[i, j] * (1.0 - r) * r * at[j] * at[j]
+                    spread += square[i, j] * (1.0 - r) * at[j] * pull[j]
                 noise[i, k, t] = spread
 
 
-def _plain(
-    y: Tensor, less: Tensor, stretch: Tensor, p: Tensor, atoms: Condensed
-) -> tuple[Tensor, Tensor, Tensor]:
+def _plain(y: Tensor, stretch: Tensor, p: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same in torch."""
-    place = stretch.flatten(1)[..., None].expand(-1, -1, y.shape[2])
-    y, less = (one.gather(1, place).unflatten(1, stretch.shape[1:]) for one in (y, less))
-    chance = p[..., None, None]
-    missed = chance * less
-    r = chance * (1 + less) / (1 + missed)
-    noise = ((1 - r) * r * y.square() @ atoms.square[:, None, :, None])[..., 0]
-    return missed.to(atoms.vector), (r * y).to(atoms.vector), noise
+    y = y.gather(1, stretch.flatten(1)[..., None].expand(-1, -1, y.shape[2])).unflatten(1, stretch.shape[1:])
+    drawn = p[..., None, None] * (-y).exp()
+    q = 1 - p[..., None, None] + drawn
+    r = drawn / q
+    return q, r * y, ((1 - r) * r * y.square() @ square[:, None, :, None])[..., 0]

@@ -41,7 +41,7 @@ from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 FEW = 64
 """Keys up to which all sets are summed over."""
-LOW, HIGH = 48, 12
+LOW, HIGH, ROUGH_HIGH = 48, 12, 3
 
 
 class Window(NamedTuple):
@@ -115,10 +115,12 @@ def _integrated(
         own = tau[..., None] + rest.kept.log_weight[:, None, None] - stands_for[:, None].log()
         own = own.clamp_max(HEAVY).exp()
         error = rest.kept.mean_error[:, None, None]
-        pairs = pairs + 2 * own * (drift * error).sum(-1) + own.square() * sets * error.square().sum(-1)
-        drift = drift + (own * sets)[..., None] * error
+        cross = drift[..., 0] if rest.square_only else (drift * error).sum(-1)
+        pairs = pairs + 2 * own * cross + own.square() * sets * error.square().sum(-1)
         phi = phi * (-own).exp()
-    return (phi * pairs).sum(1), (phi[..., None] * drift).sum(1)
+        drift = drift if rest.square_only else drift + (own * sets)[..., None] * error
+    bias = n.new_zeros(*n.shape, rest.atoms.dim)
+    return (phi * pairs).sum(1), bias if rest.square_only else (phi[..., None] * drift).sum(1)
 
 
 def _few(rest: Rest) -> Moments:
@@ -156,8 +158,8 @@ def _many(rest: Rest) -> Moments:
 
     def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
         low = n <= _lowest(rest.number, keys.precision)
-        high = (n > rest.number - HIGH) & (n < rest.number)
-        between = ~low & (n <= rest.number - HIGH)
+        most = rest.number - (HIGH if keys.precision == FINE else ROUGH_HIGH)
+        high, between = (n > most) & (n < rest.number), ~low & (n <= most)
         square, bias = torch.zeros_like(n), n.new_zeros(*n.shape, keys.vector.shape[-1])
         if bool(between.any()):
             columns = between.any(0)
@@ -168,12 +170,14 @@ def _many(rest: Rest) -> Moments:
             rows = high[:, column]
             found = _circle(keys.of(rows), tau[rows], rest.number[rows], n[rows, column])
             at = n[rows, column, None], stands_for[rows, column, None]
-            here, drift = _integrated(rest.of(rows), tau[rows], found[:, :, None], *at)
+            part = rest.of(rows)
+            found = torch.cat([found[..., :2], _asked(part, found[..., None, 2:])[:, :, 0]], -1)
+            here, drift = _integrated(part, tau[rows], found[:, :, None], *at)
             square[rows, column], bias[rows, column] = here[:, 0], drift[:, 0]
         if bool(low.any()):
             columns = low.any(0)
             size = torch.where(low, n, 1.0)[:, columns]
-            found = _series(keys, tau, rest.number, size)
+            found = _series(rest, keys, tau, size)
             here, drift = _integrated(rest, tau, found, size, stands_for[:, columns])
             square[:, columns] = torch.where(low[:, columns], here, square[:, columns])
             bias[:, columns] = torch.where(low[:, columns, None], drift, bias[:, columns])
@@ -182,15 +186,22 @@ def _many(rest: Rest) -> Moments:
     return moments
 
 
+def _asked(rest: Rest, drift: Float[Tensor, "m t k p"]) -> Float[Tensor, "m t k q"]:
+    """What is asked of Σ w u: all of it for the bias, or only how it goes with the error of the kept keys."""
+    if not rest.square_only:
+        return drift
+    return drift[..., :0] if rest.kept is None else drift @ rest.kept.mean_error[:, None, :, None]
+
+
 def _lowest(number: Tensor, precision: Precision) -> Tensor:
     """How far the power series serves: it loses e^{n²/R} to cancellation."""
     return ((20 if precision == FINE else 4) * number).sqrt().floor().clamp_max(LOW)
 
 
-def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"]) -> Found:
+def _series(rest: Rest, keys: Condensed, tau: Tensor, n: Float[Tensor, "m k"]) -> Found:
     """Σ log(1 + z e) = −Σ_k (−z)^k Σ e^k / k, Σ r wu = −Σ_k (−z)^k Σ e^k wu and Σ (r − r²) w²‖u‖² the same with k e^k, up to
     the power of z that n needs, or where n/(R − n) to that power is 1e-12 (binned keys: 1e-6). In powers of z R."""
-    most = int(n.max())
+    number, most = rest.number, int(n.max())
     odds = float((most / (number - most)).max())
     least = 27.6 if keys.precision == FINE else 13.8
     terms = most if odds > 0.3 else min(most, math.ceil(least / -math.log(odds)))
@@ -219,6 +230,7 @@ def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"
     lower = sets.gather(2, place.flatten(1)[:, None].expand(-1, tau.shape[1], -1)).unflatten(
         2, place.shape[1:]
     )
+    drift = _asked(rest, drift)
     scale = (n * number.log() - log_sets(number, n)).exp()[:, None, :, None]
     return scale * torch.cat(
         [lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1
@@ -258,6 +270,8 @@ def _near(
     phi, pairs = rest.atoms.step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
     if rest.kept is None:
         squares = (phi * pairs).sum(-1).gather(1, near.flatten(1)).unflatten(1, near.shape[1:])
+        if rest.square_only:
+            return squares, drift.new_zeros(*near.shape[:2], rest.atoms.dim, dtype=phi.dtype)
         share = near.new_zeros(*near.shape[:2], len(phi[0]), dtype=phi.dtype)
         share.scatter_(2, near, weight.expand_as(squares))
         return squares, share @ (phi.to(drift)[..., None, :] @ drift)[:, :, 0].double()
@@ -272,6 +286,8 @@ def _near(
     damped = phi * (-own).exp()
     size = error.square().sum(-1)[:, None, None, None]
     squares = (damped * (pairs + 2 * own * cross + own.square() * size)).sum(-1)
+    if rest.square_only:
+        return squares, squares.new_zeros(*near.shape[:2], rest.atoms.dim)
     share = weight[..., None] * damped
     full = drift.new_zeros(*near.shape[:2], *drift.shape[1:3])
     full.scatter_(2, near[..., None].expand_as(share), share.to(full))

@@ -29,11 +29,13 @@ class Rest(NamedTuple):
     kept: KeptSet | None
     number: Float[Tensor, "m 1"]
     """How many keys; infinite for a law."""
+    square_only: bool = False
+    """Whether nobody asks for the bias: it may then be zero."""
 
     def of(self, rows: Bool[Tensor, " m"] | Int[Tensor, " k"]) -> Rest:
         """Those of some queries."""
         kept = None if self.kept is None else KeptSet(*(part[rows] for part in self.kept))
-        return Rest(self.atoms.of(rows), kept, self.number[rows])
+        return Rest(self.atoms.of(rows), kept, self.number[rows], self.square_only)
 
     def key_by_key(self, what: str) -> Atoms:
         """Atoms that are keys, for what is of keys one by one."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.designs import Independent, Kept, Sampling
-from attnlimit.designs.different import FEW
+from attnlimit.designs.different import FEW, Different
 from attnlimit.designs.draw import Moments, Rest
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
@@ -160,8 +160,10 @@ def prepare_seen(
     *,
     positions: Tensor | None = None,
     binned: bool | None = None,
+    square_only: bool = False,
 ) -> Prepared:
-    """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat."""
+    """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat.
+    `square_only`: the bias is not asked for."""
     m, keys = seen.scores.shape
     binned = keys > BIN_ABOVE if binned is None else binned
     kept = _kept(seen, sampling.kept, positions)
@@ -171,16 +173,18 @@ def prepare_seen(
 
     def ready(rows: slice | Tensor, coarser: int = 1) -> OfN:
         here, count = seen[rows], rest[rows]
-        bins = binned and int(count.min()) > FEW
+        bins = binned and not (by_sets and int(count.min()) <= FEW)
         atoms, own = here.atoms(None if kept is None else kept[rows], binned=bins, coarser=coarser)
-        exact = sampling.draw.exact(Rest(atoms, own, count), n_max)
+        exact = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
         return lambda n: exact(n, sampling.stands_for(count, n))
 
     parts = max(1, min(torch.get_num_threads(), m // 8)) if binned and sampling.draw.repeats else 1
-    few = (rest[:, 0] <= FEW) & binned  # bins are of no use there
+    by_sets = binned and isinstance(sampling.draw, Different)
+    few = (rest[:, 0] <= FEW) & by_sets  # all sets of few keys are summed over, key by key
     groups = [*(~few).nonzero()[:, 0].tensor_split(parts), few.nonzero()[:, 0]]
     groups = [rows for rows in groups if len(rows)]
-    moments = ready(slice(None)) if len(groups) == 1 else _joined(side_by_side(ready, groups), groups)
+    each = side_by_side(ready, groups) if parts > 1 else [ready(rows) for rows in groups]
+    moments = each[0] if len(groups) == 1 else _joined(each, groups)
     method = f"exact (Laplace quadrature), {sampling} of {keys}{', binned by score' if binned else ''}"
     return Prepared(moments, method, (lambda n: ready(slice(CHECKED_QUERIES), 2)(n)) if binned else None)
 
@@ -199,7 +203,7 @@ def squares(
     some = _left(seen, _kept(seen, sampling.kept, positions)).any(1).nonzero()[:, 0]
     for rows in some.split(QUERIES_AT_ONCE) if len(some) else ():
         here = None if positions is None else positions[rows]
-        ready = prepare_seen(seen[rows], max(n), sampling, positions=here, binned=binned)
+        ready = prepare_seen(seen[rows], max(n), sampling, positions=here, binned=binned, square_only=True)
         found[rows] = ready.moments(many)[0]
     return found
 

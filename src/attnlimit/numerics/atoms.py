@@ -34,8 +34,8 @@ class Precision(NamedTuple):
 
 FINE = Precision(step=0.4, start=12.0, late=20.0, alone=10.0, end=4.0, fade=60.0)
 """Good to 1e-8."""
-ROUGH = Precision(step=0.65, start=6.5, late=10.0, alone=5.5, end=3.2, fade=24.0)
-"""Good to 1e-4: enough beside keys that are binned by score."""
+ROUGH = Precision(step=0.8, start=6.5, late=10.0, alone=5.5, end=3.2, fade=24.0)
+"""Good to 5e-4: enough beside keys that are binned by score."""
 
 
 class Atoms(NamedTuple):

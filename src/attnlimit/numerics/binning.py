@@ -42,8 +42,8 @@ def bin_by_score(
     if not has_numba() or scores.device.type != "cpu":
         sums = _sparse(scores, low, width, bins, values, product, *squares, mass, skipped)
         return BinSums(sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3:])
-    parts = [values.new_zeros(len(scores), bins) for _ in range(3)]
-    found = BinSums(*parts, values.new_zeros(len(scores), bins, values.shape[2]))
+    mass_of, weight, square = (values.new_zeros(len(scores), bins) for _ in range(3))
+    found = BinSums(mass_of, weight, square, values.new_zeros(len(scores), bins, values.shape[2]))
     skip = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
     inputs = (scores, low, width, values, product, *squares, mass, skip)
     run_compiled(_accumulate, len(scores), *(one.contiguous() for one in inputs), *found)

@@ -47,7 +47,8 @@ class Condensed(NamedTuple):
 
     def of(self, rows: Tensor | slice) -> Condensed:
         """Those of some queries."""
-        return Condensed(*(part[rows] for part in self[:4]), self.smooth, self.precision)
+        scores, number, vector, square = (part[rows] for part in self[:4])
+        return Condensed(scores, number, vector, square, self.smooth, self.precision)
 
     def reach(self, n_max: int) -> tuple[Tensor, Tensor, Tensor]:
         """log(n_max E w), the heaviest score and the lightest."""

@@ -355,10 +355,9 @@ def test_an_early_interrupt_ends_it_without_a_traceback():
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         told = process.stderr.read().decode()
-    early = process.returncode == -signal.SIGINT
-    assert (process.returncode, told.startswith("Interrupted. Run"), told.count("\n")) == (
-        (-signal.SIGINT, False, 0) if early else (130, True, 1)
-    )
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert "Traceback" not in told
+    assert told == "" or (told.startswith("Interrupted. Run") and told.count("\n") == 1)
 
 
 def test_two_runs_of_one_folder(run, refused):

@@ -58,7 +58,8 @@ class Terms(NamedTuple):
     number: float
     """R; infinite for a law."""
     around: Around | None
-    nodes: Bool[Tensor, " j"] | None
+    gap: Float[Tensor, " j"]
+    """How far nodes of a density are from their neighbours; 0 for atoms."""
 
 
 class Ways(NamedTuple):

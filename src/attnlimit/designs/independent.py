@@ -15,7 +15,7 @@ from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, turned
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.laplace import transforms
 
-TURN, SHARP = 1.1, 3.7
+TURN, SHARP = 2.0, 5.0
 """Phase between neighbouring nodes of a density at which half of them is left out, and how quickly more are."""
 
 
@@ -47,15 +47,11 @@ class Independent(Draw):
 def _one_key(terms: Terms, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
     """ψ − 1. Nodes of a density whose phases are too far from their neighbours' to stand for what lies between are left out: there
     the phases turn so fast that their average is nothing."""
-    gap = torch.zeros_like(terms.y)
-    if terms.nodes is not None and bool(terms.nodes.any()):
-        turn, spread = (torch.gradient(part)[0].abs() for part in (terms.y, terms.reach))
-        gap = torch.where(terms.nodes, (turn - spread).abs(), 0.0)
     beside = lam.new_zeros(1, 1)
     if terms.around is not None and bool((terms.reach > 0).any()):
         beside = terms.around(lam[:, None] * terms.reach)
     add = _compiled_keys if has_numba() and lam.device.type == "cpu" else _plain_keys
-    return add(lam, terms.y, gap, terms.mass, beside)
+    return add(lam, terms.y, terms.gap, terms.mass, beside)
 
 
 def _plain_keys(lam: Tensor, y: Tensor, gap: Tensor, mass: Tensor, beside: Tensor) -> Tensor:
@@ -81,8 +77,8 @@ def _accumulate(start: int, stop: int, lam: Any, y: Any, gap: Any, mass: Any, be
             if turn > 4.5:
                 real -= mass[j]
                 continue
-            if turn > 0.28:
-                there = 0.5 * math.erfc(3.7 * math.log(turn / 1.1))
+            if turn > 0.89:
+                there = 0.5 * math.erfc(5.0 * math.log(turn / 2.0))
             half = math.sin(0.5 * lam[k] * y[j])
             a, b = -2.0 * half * half, math.sin(lam[k] * y[j])
             if spreads:

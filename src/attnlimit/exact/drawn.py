@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Rest, Terms
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.inversion import Below, chance_below
 from attnlimit.numerics.outcomes import MOST, outcomes
@@ -28,6 +28,8 @@ MOST_ATOMS = 4096
 """Of which outcomes are told one by one."""
 AT_ONCE = 2**20
 """Phases in memory."""
+NODES = 1e-6
+"""What nodes of a density leave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +80,45 @@ class DrawnKeys:
 
     def below(self, t: float) -> Below:
         """P(error ≤ t): Σ w(u − t) ≤ 0 over kept and drawn keys."""
-        atoms, weight = self.atoms, self.log_weight.exp()
-        reach = weight * atoms.spread[0].clamp_min(0).sqrt()
-        mass, number = atoms.log_mass[0].exp(), float(self.rest.number[0, 0])
-        terms = Terms(weight * (self.error - t), reach, mass, number, atoms.around, atoms.nodes)
-        always = self.kept[0] * (self.kept[1] - t)
+        terms, always = self._terms(t), self.kept[0] * (self.kept[1] - t)
 
         def transform(lam: Tensor) -> Tensor:
-            some = lam.split(max(1, AT_ONCE // len(mass)))
+            some = lam.split(max(1, AT_ONCE // len(terms.y)))
             chi = torch.cat([self.draw.transform(terms, self.n, one) for one in some])
             return chi * torch.polar(torch.ones_like(lam), lam * always)
 
-        return chance_below(transform, self._start(terms, always))
+        chance, error = chance_below(transform, self._start(terms, always))
+        return Below(chance, error + (NODES if bool((terms.gap > 0).any()) else self.jump / 2))
+
+    def _terms(self, t: float) -> Terms:
+        atoms, weight, mass = self.atoms, self.log_weight.exp(), self.atoms.log_mass[0].exp()
+        y, reach = weight * (self.error - t), weight * atoms.spread[0].clamp_min(0).sqrt()
+        if atoms.around is None and bool((reach > 0).any()):
+            raise NotKnown(
+                "How values spread around their mean given the score is not known of this law, and the law of the error needs it: use "
+                "measure_convergence (Monte Carlo)."
+            )
+        gap = torch.zeros_like(y)
+        if atoms.nodes is not None and bool(atoms.nodes.any()):
+            turn, spread, step = (torch.gradient(part)[0].abs() for part in (y, reach, self.log_weight))
+            # what turns fast is left out also where neighbours' phases agree: where y turns round, and at edges
+            gap = torch.where(atoms.nodes, (turn - spread).abs().maximum(y.abs() * step.max()), 0.0)
+        return Terms(y, reach, mass, float(self.rest.number[0, 0]), atoms.around, gap)
+
+    @cached_property
+    def jump(self) -> float:
+        """About the largest step of the distribution function that inversion makes smooth: where errors are nearly on a lattice of spacing
+        2π/λ, χ goes long before it comes back at λ, which 512 keys tell."""
+        terms = self._terms(0.0)
+        every = max(1, len(terms.y) // 512)
+        y, mass = terms.y[::every], terms.mass[::every] / terms.mass[::every].sum()
+        drawn = self.n if self.draw.repeats else self.n * (1 - self.n / terms.number)
+        spread = math.sqrt(max(1e-300, drawn * float(mass @ (y - mass @ y).square())))
+        lam = torch.arange(8.0, 2000.0, 0.5, dtype=torch.float64) / spread
+        one_key = torch.polar(mass.expand(len(lam), -1), lam[:, None] * y).sum(1).abs()
+        likely = lam[one_key.argsort(descending=True)[:16]]
+        size = self.draw.transform(terms, self.n, likely).abs()
+        return float((math.sqrt(2 * math.pi) * size / (likely * spread)).max())
 
     def _start(self, terms: Terms, always: float) -> float:
         """λ below which nothing is seen: n E min(1, λ|y|) and λ|y_S| are 1e-10."""

@@ -18,15 +18,17 @@ from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.drawing import Drawn
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.drawn import DrawnKeys
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare, rest_of
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Measure
 
-FEW, FINE, FINER = 10, 8.0, 16.0
-"""Below so many keys the nodes of a density are FINER."""
+FINE = 8.0
+"""By so much the nodes of a density are finer than for moments."""
+COARSE = 0.01
+"""Errors of a probability above which it is not given."""
 SHOWN = (0.005, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.995)
 STEP = 0.25
 """Of the integral that E|error| is."""
@@ -53,12 +55,12 @@ class ErrorLaw(Drawn):
     def cdf(self, t: Array) -> Any:
         """P(eᵀ(Γ_n − Γ) ≤ t), for a number or an array of them. Where outcomes are not told one by one, half of a jump at t
         counts."""
-        return _each(lambda one: self._below(one)[0], t)
+        return _each(self._below, t)
 
     def cdf_error(self, t: float) -> float:
-        """About how far off cdf(t) may be: what quadrature and an early end of the inversion leave, 0 where outcomes are told one by
-        one."""
-        return self._below(float(t))[1]
+        """About how far off cdf(t) may be: what quadrature, an early end of the inversion and the steps of a lattice leave, 0 where
+        outcomes are told one by one."""
+        return 0.0 if self.outcomes is not None else self.keys.below(float(t)).error
 
     def exceeds(self, t: Array) -> Any:
         """P(|eᵀ(Γ_n − Γ)| > t), for t ≥ 0."""
@@ -85,26 +87,46 @@ class ErrorLaw(Drawn):
             return float(errors.abs() @ chances)
         if self.rms == 0:
             return 0.0
-        from scipy.optimize import brentq  # slow to import
-
-        middle = brentq(lambda t: self._exceeds(t) - 0.5, 0.0, 1.5 * self.rms, xtol=1e-3 * self.rms)
         total, v = 0.0, -3.25
         while True:
-            t = middle * math.exp(v - math.exp(-v))
+            t = self.median_abs * math.exp(v - math.exp(-v))
             more = t * (1 + math.exp(-v)) * self._exceeds(t)
             total, v = total + more, v + STEP
             if v > 0 and more < 1e-8 * total:
                 return STEP * total
 
-    def _below(self, t: float) -> tuple[float, float]:
-        if self.outcomes is None:
-            return self.keys.below(t)
-        errors, chances = self.outcomes
-        return float(chances[errors <= t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0)), 0.0
+    @cached_property
+    def median_abs(self) -> float:
+        """Median of |eᵀ(Γ_n − Γ)|."""
+        if self.outcomes is not None:
+            sizes, order = self.outcomes[0].abs().sort()
+            return float(
+                sizes[int((self.outcomes[1][order].cumsum(0) >= 0.5 - SAME).to(torch.int8).argmax())]
+            )
+        if self.rms == 0:
+            return 0.0
+        from scipy.optimize import brentq  # slow to import
+
+        # Chebyshev: half of the errors are within √2 rms
+        return float(
+            brentq(lambda t: self._exceeds(t) - 0.5, 0.0, 1.5 * self.rms, xtol=1e-6 * self.rms, rtol=1e-5)
+        )
+
+    def _below(self, t: float) -> float:
+        if self.outcomes is not None:
+            errors, chances = self.outcomes
+            return float(chances[errors <= t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0))
+        chance, error = self.keys.below(t)
+        if error > COARSE:
+            raise NotKnown(
+                f"P(error ≤ {t:.3g}) of {self.n} keys is found to ±{error:.2g} only, as their characteristic function does not vanish: "
+                "use larger n, or measure_convergence (Monte Carlo)."
+            )
+        return chance
 
     def _exceeds(self, t: float) -> float:
         if self.outcomes is None:
-            return min(1.0, max(0.0, 1.0 - self._below(t)[0] + self._below(-t)[0]))
+            return min(1.0, max(0.0, 1.0 - self._below(t) + self._below(-t)))
         errors, chances = self.outcomes
         return float(chances[errors.abs() > t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0))
 
@@ -121,7 +143,7 @@ class ErrorLaw(Drawn):
         wanted = float(ndtri(q))
 
         def beyond(t: float) -> float:  # nearly a straight line
-            return float(ndtri(min(max(self._below(t)[0], 1e-15), 1 - 1e-15))) - wanted
+            return float(ndtri(min(max(self._below(t), 1e-15), 1 - 1e-15))) - wanted
 
         low = high = self.bias + wanted * self.std
         step = 0.1 * self.std
@@ -198,13 +220,9 @@ def law_at(
     head: Head, measure: Measure, x: Float[Tensor, "1 dq"], sampling: Sampling, positions: Tensor | None
 ) -> Callable[[int], ErrorLaw]:
     """The law at every n, for a head with one output."""
-    ready: dict[float, Any] = {}
+    here = rest_of(head, measure, x, sampling, positions, finer=FINE)
 
     def at(n: int) -> ErrorLaw:
-        finer = FINER if n < FEW else FINE
-        if finer not in ready:
-            ready[finer] = rest_of(head, measure, x, sampling, positions, finer=finer)
-        here = ready[finer]
         moments = prepare(head, measure, x, n, sampling, positions=positions, binned=False)
         size = torch.tensor([[float(n)]], dtype=torch.float64)
         square, bias = moments.moments(size)

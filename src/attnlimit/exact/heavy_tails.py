@@ -13,15 +13,17 @@ from scipy.special import digamma
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.designs.sampling import PLAIN
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.error import as_sizes, exact_error
+from attnlimit.exact.error_law import law_at
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 from attnlimit.measures.base import Tail
 from attnlimit.numerics.atoms import Atoms
-from attnlimit.numerics.heavy_tails import below, largest_of_poisson_dirichlet, mean_largest, stable_typical
+from attnlimit.numerics.heavy_tails import largest_of_poisson_dirichlet, mean_largest, stable_typical
 from attnlimit.numerics.laplace import transforms
 
 SHARE = 0.9
@@ -111,7 +113,7 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
         α < 1       p → PD(α, 0), E Σp² → 1 − α,  E eᵀΓ_n ≈ eᵀV(slope (log(cn)/α + ψ(1−α) + (log Γ(1−α) + γ)/α) + offset)
 
     Where a lies along a coordinate axis, as all do in one dimension, the curves are exact at every n: the weights by
-    1/W² = ∫ t e^{−tW} dt, the law of the error by inversion of its Laplace transform.
+    1/W² = ∫ t e^{−tW} dt, the law of the error as `error_law` has it.
 
     >>> from attnlimit import Head, Laplace
     >>> found = heavy_tails(Head([[1.0]]), Laplace(1), [2.0], [10, 1000])
@@ -213,41 +215,7 @@ def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> Curves:
     if tail.nodes is None:
         return None, flat, None, None, None, stable
     rms = exact_error(head, law, line.sizes, x).rms[0].double()
-    output, others = line.mean(*tail.nodes), law.project(head.score_vector(x)[None], head.factors.V).spread
-    if float(others.abs().max()) > 1e-12 * limit**2:  # values that the scores do not tell
-        return output, flat, rms, None, None, stable
-    found = [_typical(line, limit, size, one) for size, one in zip(line.sizes, rms.tolist(), strict=True)]
+    law_of, output = law_at(head, law, x[None], PLAIN, None), line.mean(*tail.nodes)
+    found = [(one.median_abs, *one.interval(SHARE)) for one in map(law_of, line.sizes)]
     typical, low, high = torch.tensor(found, dtype=torch.float64).T
     return output, flat, rms, typical, torch.stack([low, high]), stable
-
-
-def _typical(line: _Line, limit: float, n: int, rms: float) -> tuple[float, float, float]:
-    """Median of |error|, and both ends of the interval; nan where the inversion does not resolve them (α near 1, few keys)."""
-    assert line.tail.nodes is not None
-    scores, log_mass = line.tail.nodes
-    heaviest = math.log(line.tail.constant * n) / line.tail.index
-    if line.tail.index < 2:
-        size = math.exp(heaviest) * max(line.slope, abs(line.slope * heaviest - limit))
-    else:
-        size = n * float(torch.logsumexp(scores + log_mass, 0).exp()) * rms
-
-    known: dict[float, float] = {}
-
-    def chance(error: float) -> float:
-        if error not in known:
-            known[error] = below(scores, log_mass, line.slope * scores, limit + error, n, size)
-        return known[error]
-
-    from scipy.optimize import brentq  # slow to import
-
-    def quantile(share: float) -> float:
-        reach = middle
-        while not chance(-reach) < share < chance(reach):
-            reach *= 2
-        return float(brentq(lambda t: chance(t) - share, -reach, reach, xtol=1e-4 * middle))
-
-    # Chebyshev: half of the errors are within √2 rms
-    if not chance(1.5 * rms) - chance(-1.5 * rms) > 0.5:
-        return math.nan, math.nan, math.nan
-    middle = float(brentq(lambda t: chance(t) - chance(-t) - 0.5, 0.0, 1.5 * rms, xtol=1e-5 * rms, rtol=1e-5))
-    return middle, quantile((1 - SHARE) / 2), quantile((1 + SHARE) / 2)

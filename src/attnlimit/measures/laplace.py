@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.measures.base import Kind, Points, Tail
+from attnlimit.measures.base import Kind, Matrix, Points, Tail
 from attnlimit.measures.product import Product, along_axes
 from attnlimit.measures.spec import DIM, SIZE, Spec
+from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.caps import RESOLUTION
 
 SMALLEST, LARGEST = 40.0, 100.0
@@ -44,13 +46,20 @@ class Laplace(Product):
         self, reach: float, like: Tensor, finer: float = 1.0
     ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
         """|ξ| = log(1 + e^y), where y has the logistic density: smooth, with tails that the trapezoid rule sees."""
-        step = RESOLUTION / max(1.0, reach) / 2 / finer
+        step = RESOLUTION / max(1.0, reach) / max(2.0, finer)
         y = torch.arange(-SMALLEST / step, LARGEST / step).to(like) * step
         size = torch.nn.functional.softplus(y)
         log_mass = -torch.nn.functional.softplus(-y) - size + math.log(step / 2)
         below = size < LARGEST / 2
         xi, log_mass = torch.cat([-size[below].flip(0), size]), torch.cat([log_mass[below].flip(0), log_mass])
         return xi, log_mass - log_mass.logsumexp(0)
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
+        """Given one coordinate, an output is a sum of the others."""
+        atoms = super().project(a, V, finer)
+        others = self._matrix(V)[0].scatter(0, a[0].abs().argmax()[None], 0.0)
+        nodes = torch.ones_like(atoms.scores[0], dtype=torch.bool)
+        return atoms._replace(around=partial(_around, others), nodes=nodes)
 
     def tail(self, a: Float[Tensor, " d"]) -> Tail | None:
         """Along the largest |a_i|: index 1/(b|a_i|), constant ½ Π_{j≠i} 1/(1 − (a_j/a_i)²) (Breiman), the others tilted by a_j/(b|a_i|)."""
@@ -65,10 +74,19 @@ class Laplace(Product):
         offset = others - (a * others).sum() / a[i] * axis
         reach, nodes = self.scale * float(a[i].abs()), None
         if along_axes(a[None]):
-            xi, log_mass = self._nodes(reach, a, finer=1.5)
+            xi, log_mass = self._nodes(reach, a, finer=3.0)
             nodes = (reach * xi, log_mass)
         return Tail(1 / reach, constant, axis / a[i], offset, nodes)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         size = -torch.log1p(-self._uniform(n, self.dim, generator=generator))
         return self.scale * size * self._signs(n, generator)
+
+
+def _around(others: Float[Tensor, " d"], r: Tensor) -> Tensor:
+    """E e^{irξ} − 1 of a sum of Laplace coordinates with these factors, scaled to variance 1: Π 1/(1 + r²c²) − 1."""
+    share = others.square() / (2 * others.square().sum()).clamp_min(1e-300)
+    log = torch.zeros_like(r)
+    for one in share[share > 0]:
+        log = log - torch.log1p(one * r.square())
+    return torch.expm1(log)

@@ -18,10 +18,6 @@ from torch import Tensor
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.laplace import HEAVY, tau_grid
 
-ACROSS, FAR, MOST = 0.35, 1e-7, 50_000
-"""Of the line of inversion: its step, in units of the distance to the pole; where it ends; and the most steps."""
-BLOCK = 32
-
 
 def largest_of_poisson_dirichlet(index: float) -> float:
     """E of the largest of PD(α, 0) weights: ∫ e^{−t}/ψ dt, ψ = e^{−t} + Γ(1−α) t^α P(1−α, t), P the incomplete gamma ratio.
@@ -77,31 +73,3 @@ def mean_largest(scores: Float[Tensor, " j"], log_mass: Float[Tensor, " j"], n: 
         power = torch.exp(n * torch.log1p(-lost.clamp_max(1 - 1e-16)))
         total = total + (y * power * -torch.expm1(n * torch.log1p(-last))).sum()
     return atoms.step * float(total)
-
-
-def below(
-    scores: Float[Tensor, " j"],
-    log_mass: Float[Tensor, " j"],
-    values: Float[Tensor, " j"],
-    level: float,
-    n: int,
-    size: float,
-) -> float:
-    """P(Σwv/Σw ≤ level) of n keys whose value v grows with their score: S = Σ w(v − level) has a heavy tail above and none below, so
-
-        P(S ≤ 0) = (1/2πi) ∫ E[e^{−tw(v − level)}]ⁿ dt/t   along a line Re t = c > 0;
-
-    `size` is what S is of the order of."""
-    mass, X = log_mass.exp(), (values - level) * scores.exp()
-    c = 1 / (size + n * abs(float(mass @ X)) - float(X.min()) / 2)
-    near = c * X < 45.0  # beyond, e^{−cX} is nothing
-    rare, mass, X = float(mass[~near].sum()), mass[near].to(torch.complex128), X[near]
-    total, start = 0.0, 0
-    while True:
-        k = torch.arange(start, start + BLOCK, dtype=torch.float64)
-        t = c * (1 + 1j * ACROSS * k)
-        power = torch.exp(n * torch.log1p(torch.expm1(-t[:, None] * X) @ mass - rare))
-        terms = (power / t).real * torch.where(k == 0, 0.5, 1.0)
-        total, start = total + float(terms.sum()), start + BLOCK
-        if float(terms[-8:].abs().max()) < FAR * abs(total) or start > MOST:
-            return min(1.0, max(0.0, total * ACROSS * c / math.pi))

@@ -5,10 +5,11 @@ that are in the same of these sets form a class, and all that is needed of a res
 steps of 2 make t·R/n fall on one grid, where 1 − e^{−2y} = a(2 − a) with a = 1 − e^{−y}: the exponentials are shared by all n, and made by
 products. Keys of a class whose scores differ by at most 0.1 count as one atom, with Σ1, Σw, Σwu and Σw²‖u‖² as they are.
 
-Of the kernel the result is f·g/h, with f the error of n independent keys, g that of a coin for each key and h that of a Poisson number
-of independent keys, which one pass gives for any number of sets; n need not be whole. It is an approximation: against the exact
-errors of heads with scores of deviation 0.3 to 4 and n = R/8 to R/2 it was off by up to 41 % for 8 keys, 20 % for 16, 8 % for 32,
-2 % for 64, and 3 % for more (1 % up to deviation 2.5), atoms included. Without numba the errors are exact.
+Where at most `FEW` keys are left, errors are exact: sums over all sets of a size grow key by key (see `designs.different`). Beyond, the
+result of the kernel is f·g/h, with f the error of n independent keys, g that of a coin for each key and h that of a Poisson number
+of independent keys, which one pass gives for any number of sets. It is an approximation: against the exact errors of heads with
+scores of deviation 0.3 to 4 and n = R/8 to R/2 it was off by up to 3.4 %, atoms included. n need not be whole: e n/(R − n) is then a
+straight line between. Without numba all errors are exact.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import prepare_seen
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
-LOW, POINTS, STEP = -7.0, 24, math.log(2)
-"""Of the grid of log t, to e^9; weights sum to 1. Steps of log 2 are good to 1e-4."""
+STEP = math.log(2)
+"""Of the grid of log t from −7; weights sum to 1. Good to 1e-4."""
+LIGHT, MOST = 0.1, 200
+"""It ends where a key that this share of keys is lighter than has been seen, or after so many points."""
+FEW = 64
+"""Keys left up to which errors are exact."""
 SPACE = Sampling(draw=Different(), weight="rest")
 
 
@@ -57,12 +62,18 @@ def nested_squares(
     order = scores.argsort(1)
     order = order.gather(1, of_key.gather(1, order).argsort(dim=1, stable=True))
     steps = (-2 * share.log() / STEP).round().long()  # in half octaves
-    rows = 1 + (2 + len(share)) * POINTS + int(steps.max())
-    sums = scores.new_zeros(len(scores), len(patterns), rows * (2 + values.shape[2]))
+    light = log_weight.masked_fill(hidden, torch.nan).nanquantile(LIGHT, dim=1).min()
+    points = min(MOST, math.ceil((8.2 - float(light)) / STEP))
+    rows = 1 + (2 + len(share)) * points + int(steps.max())
+    sums = scores.new_zeros(len(scores), len(patterns), rows, 2 + values.shape[2])
     found = scores.new_zeros(len(scores), len(kept), len(share))
     inputs = (log_weight, error, of_key, order, steps)
     run_compiled(_accumulate, len(scores), *(one.contiguous() for one in inputs), sums)
     run_compiled(_product, len(scores), belongs.contiguous(), steps, sums, found)
+    left = rest.transpose(0, 1).contiguous()
+    few = (left.sum(2) <= FEW) & left.any(2)
+    if bool(few.any()):
+        run_compiled(_by_sets, len(scores), log_weight, error, left, few, share.double(), found)
     return found
 
 
@@ -100,13 +111,15 @@ def _accumulate(
 ) -> None:
     """By class: R, Σw and Σwu; at each t 1 − e^{−y}, y²‖u‖²e^{−y} and y u e^{−y} for independent keys; at each n and t log q,
     (r − r²) y²‖u‖² and r y u for coins."""
-    keys, p, classes, sizes, points = error.shape[1], error.shape[2], sums.shape[1], steps.shape[0], 24
+    keys, p, classes, sizes = error.shape[1], error.shape[2], sums.shape[1], steps.shape[0]
+    points = (sums.shape[2] - 1 - steps.max()) // (2 + sizes)
     grid = 2 * points + steps.max()
-    at, absent = np.exp(-7.0 + 0.5 * math.log(2.0) * np.arange(grid)), np.empty(grid)
+    at = np.exp(-7.0 + 0.5 * math.log(2.0) * np.arange(grid))
+    absent, seen = np.empty(grid), np.empty(grid)  # 1 − e^{−y} and e^{−y}, either to full precision
     chance, value = np.exp(-0.5 * math.log(2.0) * steps), np.empty(p)
     for i in range(start, stop):
         left, place = np.ones((classes, sizes, points)), 0
-        found = sums[i].reshape(classes, 1 + grid + sizes * points, 2 + p)
+        found = sums[i]
         while place < keys:
             first, kind = log_weight[i, order[i, place]], of_key[i, order[i, place]]
             weight, many, square = 0.0, 0, 0.0
@@ -134,7 +147,8 @@ def _accumulate(
                 absent[t] = (
                     -math.expm1(-at[t] * weight / many) if t < 2 else absent[t - 2] * (2.0 - absent[t - 2])
                 )
-                pull = (1.0 - absent[t]) * at[t]
+                seen[t] = 1.0 - absent[t] if t < 2 or absent[t] < 0.5 else seen[t - 2] ** 2
+                pull = seen[t] * at[t]
                 own[1 + t, 0] += many * absent[t]
                 own[1 + t, 1] += pull * at[t] * square
                 for c in range(p):
@@ -143,7 +157,7 @@ def _accumulate(
                 for t in range(points):
                     f, row = 2 * t + steps[b], own[1 + grid + b * points + t]
                     q = 1.0 - chance[b] * absent[f]
-                    r = chance[b] * (1.0 - absent[f]) / q
+                    r = chance[b] * seen[f] / q
                     pull = r * at[f]
                     row[1] += (1.0 - r) * pull * at[f] * square
                     for c in range(p):
@@ -160,23 +174,82 @@ def _accumulate(
         found[:, 1 + grid :, 0] += np.log(left).reshape(classes, sizes * points)
 
 
+def _by_sets(
+    start: int, stop: int, log_weight: Any, error: Any, left: Any, few: Any, share: Any, out: Any
+) -> None:
+    """With T = tR/n: sums over all sets of k keys of Π e^{−Tw}, ‖Σ Twu‖² Π e^{−Tw} and Σ Twu Π e^{−Tw}, for every k, serve all n."""
+    p, sizes = error.shape[2], len(share)
+    for i in range(start, stop):
+        for s in range(left.shape[1]):
+            if not few[i, s]:
+                continue
+            keys = np.flatnonzero(left[i, s])
+            number, weight = len(keys), np.exp(log_weight[i][keys])
+            most = min(number, int(share.max() * number + 1e-9) + 1)
+            pull, kept, own = np.empty(p), 1.0 - weight.sum(), np.zeros(p)
+            if kept < 1e-12:  # nothing is kept, but for rounding
+                kept = 0.0
+            else:
+                for j in range(number):
+                    own -= weight[j] * error[i, keys[j]]
+            square = np.zeros(most + 1)
+            size, T = np.sum(own**2), math.exp(-7.0)
+            least = weight.min() + kept / number
+            while T * least < 40.0 and T < 1e250:
+                sets = np.zeros((most + 1, 2 + p))
+                sets[0, 0] = 1.0
+                for j in range(number):
+                    y = T * weight[j]
+                    e, norm = math.exp(-y), 0.0
+                    for c in range(p):
+                        pull[c] = y * error[i, keys[j], c]
+                        norm += pull[c] ** 2
+                    for k in range(min(most, j + 1), 0, -1):
+                        cross, before = 0.0, sets[k - 1, 0]
+                        for c in range(p):
+                            cross += pull[c] * sets[k - 1, 2 + c]
+                            sets[k, 2 + c] += e * (sets[k - 1, 2 + c] + pull[c] * before)
+                        sets[k, 1] += e * (sets[k - 1, 1] + 2.0 * cross + norm * before)
+                        sets[k, 0] += e * before
+                for k in range(1, most + 1):
+                    by_kept = T * k / number
+                    cross = 0.0
+                    for c in range(p):
+                        cross += own[c] * sets[k, 2 + c]
+                    terms = sets[k, 1] + 2.0 * by_kept * cross + by_kept**2 * size * sets[k, 0]
+                    square[k] += math.exp(-by_kept * kept) * terms
+                T *= 2.0
+            ways = 1.0
+            for k in range(1, most + 1):
+                ways *= (number - k + 1.0) / k
+                square[k] *= math.log(2.0) / ways * k / max(number - k, 1e-9)  # e n/(R − n)
+            for b in range(sizes):
+                n = share[b] * number
+                if n < 1.0 - 1e-9:
+                    continue
+                low = int(n + 1e-9)
+                high = max(low, min(low + 1, number - 1))
+                between = square[low] + min(max(n - low, 0.0), 1.0) * (square[high] - square[low])
+                out[i, s, b] = max(between, 0.0) * (number - n) / n
+
+
 def _product(start: int, stop: int, rest: Any, steps: Any, sums: Any, out: Any) -> None:
     """f·g/h of every set, from the sums over its classes: totals, `once` and `coins` one after the other."""
-    classes, sets, sizes, points = rest.shape[0], rest.shape[1], steps.shape[0], 24
+    classes, sets, sizes, rows = rest.shape[0], rest.shape[1], steps.shape[0], sums.shape[2]
+    points = (rows - 1 - steps.max()) // (2 + sizes)
     grid = 2 * points + steps.max()
-    each, width = sums.shape[2], sums.shape[2] // (1 + grid + sizes * points)
     at = np.exp(-7.0 + math.log(2.0) * np.arange(points))
     chance = np.exp(-0.5 * math.log(2.0) * steps)
     for i in range(start, stop):
         for s in range(sets):
-            flat = np.zeros(each)
+            every = np.zeros((rows, sums.shape[3]))
             for kind in range(classes):
                 if rest[kind, s]:
-                    for e in range(each):
-                        flat[e] += sums[i, kind, e]
-            every = flat.reshape(-1, width)
+                    every += sums[i, kind]
             total, some, by_coin = every[0], every[1 : 1 + grid], every[1 + grid :]
-            left, kept = total[0], max(1.0 - total[1], 0.0)
+            left, kept = total[0], 1.0 - total[1]
+            if kept < 1e-12:  # nothing is kept, but for rounding
+                kept, total[2:] = 0.0, 0.0
             own = (total[2:] ** 2).sum()
             for b in range(sizes):
                 n, f, g, h = chance[b] * left, 0.0, 0.0, 0.0

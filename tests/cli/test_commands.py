@@ -82,6 +82,20 @@ def test_complexity(run):
     assert "tokens n(ε)" in run("complexity", "--horizon", "0.5", "--rel-error", "0.5").stdout
 
 
+def test_complexity_with_a_probability(run):
+    """Text and record say what `sample_complexity(delta=)` does."""
+    asked = ["complexity", "--dim", "1", "--horizon", "0.5", "--abs-error", "0.3", "--delta", "0.1"]
+    (found,) = json.loads(run(*asked, "--json").stdout)["results"]
+    head, law = al.Head([[0.5]]), al.Gaussian(dim=1)
+    expected = al.sample_complexity(head, law, abs_error=0.3, queries=[[1.0]], delta=0.1)
+    assert found["n"] == expected.n
+    at = [al.error_law(head, law, expected.n - less, [1.0]).exceeds(0.3) for less in (0, 1)]
+    assert at[0] <= 0.1 < at[1]
+    told = " ".join(run(*asked).stdout.split())
+    assert f"{expected.n:,}" in told
+    assert "of the first output at (1, 0, …), exceeded with probability 0.1" in told
+
+
 def test_phase(run, tmp_path):
     grid = ("--kappa", "0.5:6:4", "--n", "10:1e6:4")
     diagram = json.loads(run("phase", *grid, "--json").stdout)

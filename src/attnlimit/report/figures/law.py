@@ -48,7 +48,9 @@ def law_figure(found: Sequence[tuple[str, LawQuantiles]]) -> Figure:
         size = (one.normal[:, -1] / z[-1])[:, None].numpy()
         low, middle, high = (part / size for part in _sampled_quantiles(one))
         for k, shade in enumerate(shades(len(one.levels), 0.85)):
-            ax.plot(one.n, one.exact[:, k] / size[:, 0], color=shade, label=f"{100 * one.levels[k]:g} %")
+            ax.plot(
+                one.n, one.exact[:, k].numpy() / size[:, 0], color=shade, label=f"{100 * one.levels[k]:g} %"
+            )
             reach = np.stack([middle[:, k] - low[:, k], high[:, k] - middle[:, k]])
             dots(ax, one.n, middle[:, k], reach, "o", shade, None, markersize=3)
             ax.axhline(z[k], color=shade, linestyle="--", linewidth=0.8)

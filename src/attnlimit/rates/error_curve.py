@@ -73,6 +73,16 @@ class ErrorCurve(Drawn):
         return self.error.tolist()
 
     @cached_property
+    def _ends(self) -> list[tuple[int, float] | None]:
+        """Where the piece that starts at each grid point ends: at the next one, or with all keys after the last."""
+        following = [*zip(self.n, self._errors, strict=True)][1:]
+        if self.full is None:
+            return [*following, None]
+        last = (self.full, 0.0)
+        nearest = [min(one, last) for one in following] + [last]
+        return [end if here < self.full else None for here, end in zip(self.n, nearest, strict=True)]
+
+    @cached_property
     def _keys(self) -> list[float]:
         return [] if self.keys is None else self.keys.tolist()
 
@@ -85,7 +95,7 @@ class ErrorCurve(Drawn):
             raise InputError(f"The curve starts at n = {self.n[0]}: what it is at {n} is not known.")
         if n == self.n[k]:
             return self._errors[k]
-        end = self._end(k)
+        end = self._ends[k]
         if end is None:
             return self._errors[-1]
         left, (right, last) = self.n[k], end
@@ -97,23 +107,16 @@ class ErrorCurve(Drawn):
 
     def least(self, error: float) -> int | None:
         """The least n whose error is at most that; None where the curve never gets there."""
-        for k, here in enumerate(self._errors):
+        for left, here, end in zip(self.n, self._errors, self._ends, strict=True):
             if here <= error:
-                return self.n[k]
-            end = self._end(k)
+                return left
             if end is None or end[1] > error:
                 continue
-            left, (right, last) = self.n[k], end
+            right, last = end
             share = (1 - (error / here) ** 2) / max(1 - (last / here) ** 2, 1e-300)
             exact = share * right if left == 0 else 1 / (1 / left + share * (1 / right - 1 / left))
             return min(right, max(left + 1, math.ceil(exact - 1e-9 * exact)))
         return None
-
-    def _end(self, k: int) -> tuple[int, float] | None:
-        """Where the piece that starts at grid point k ends: the next point, or all keys after the last one."""
-        if k + 1 < len(self.n) and (self.full is None or self.n[k + 1] < self.full):
-            return self.n[k + 1], self._errors[k + 1]
-        return None if self.full is None or self.full <= self.n[k] else (self.full, 0.0)
 
     def keys_at(self, n: int) -> float:
         """Keys that a query reads when n are drawn, mean over queries: a straight line between grid points."""

@@ -15,8 +15,8 @@ from attnlimit.files.strict import to_record
 from attnlimit.inputs import as_count
 from attnlimit.models.budget.budgets import Budgets, Predicted
 from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
+from attnlimit.models.judge.needles import NeedleResult, needle_result
 from attnlimit.models.judge.probe import Probe, probe
-from attnlimit.models.judge.solved import NeedleResult, needle_result
 from attnlimit.models.judge.tasks import Task, TaskResult
 from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.gradient import CHANGE, NATS

@@ -33,7 +33,7 @@ class Kept:
                 raise InputError(f"kept.{name} must be a whole number of at least 0, got {value!r}.")
 
     def __bool__(self) -> bool:
-        return self != Kept()
+        return self.own or any((self.sinks, self.window, self.around, self.top))
 
     def without(self, *, place: bool = False, order: bool = False) -> Kept:
         """What is left of it where queries have no place among the keys, or keys have no order."""

@@ -11,8 +11,8 @@ except ImportError as missing:
         "Studies need pydantic, pyyaml, filelock and pyarrow: pip install 'attnlimit[studies]'."
     ) from missing
 
+from attnlimit.errors import StoreError, WorkersLost
 from attnlimit.studies.coordinator import Finished, Progress, run_study
-from attnlimit.studies.errors import StoreError, WorkersLost
 from attnlimit.studies.estimate import Cost, estimate
 from attnlimit.studies.executors import Serial
 from attnlimit.studies.executors.dask import Dask, connect

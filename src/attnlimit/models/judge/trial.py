@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from attnlimit.errors import InputError
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.task_run import TaskRun
-from attnlimit.models.judge.tasks import Task, TaskResult, task_for
+from attnlimit.models.judge.tasks import Task, TaskResult, TaskRun, task_for
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, longest

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float, as_points, as_positive
 from attnlimit.measures.base import Measure
@@ -29,6 +30,7 @@ class Factors:
     value_bias: Float[Tensor, "... dv"] | None = None
 
 
+@door
 class Head:
     """Softmax attention with score yᵀA x of key y for query x, and value V y (V None: the identity):
 
@@ -211,6 +213,13 @@ class Head:
     def checked(self, x: Array) -> Tensor:
         """Queries as a tensor of shape (*batch, d_query)."""
         return as_points(x, self.query_dim, "queries", like=self.factors.right)
+
+    def rows(self, x: Array) -> Tensor:
+        """At least one query, as a tensor of shape (m, d_query)."""
+        rows = self.checked(x).reshape(-1, self.query_dim)
+        if not len(rows):
+            raise InputError("queries are empty: give at least one, errors are averages over them.")
+        return rows
 
     def query(self, x: Float[Tensor, "*batch dq"]) -> Float[Tensor, "*all r"]:
         """q = R x + b_q, shape (*heads, *batch, r)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,8 +9,11 @@ import torch
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, uniform
+from attnlimit.doors import door
+from attnlimit.inputs import Count, Rising
 
 
+@door
 @dataclass(frozen=True)
 class Block(Draw):
     """n neighbours, starting at a uniformly random place among the N − n + 1 possible.
@@ -21,7 +23,7 @@ class Block(Draw):
 
     name, words = "block", "neighbouring keys"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         u = uniform(1, generator)
         starts = [min(int(u * (population - size + 1)), population - size) for size in n]
         everything = torch.arange(population, device=generator.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,12 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks, uniform
+from attnlimit.doors import door
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
 from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
 
 
+@door
 @dataclass(frozen=True)
 class Coins(Draw):
     """Each key independently with probability n/R, R their number, so about n of them (Bernoulli subsampling); all coins are thrown
@@ -26,7 +28,7 @@ class Coins(Draw):
 
     name, words = "coins", "keys by coins"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         """How many keys from one uniform number for all n, given that there is one; which ones from one order."""
         from scipy.stats import binom  # slow to import
 

@@ -22,7 +22,6 @@ More than 12 keys of similar score are condensed first (see `numerics.condensed`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +33,8 @@ from torch import Tensor
 
 from attnlimit.designs.coins import coin_sums
 from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks
+from attnlimit.doors import door
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
 from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
@@ -50,13 +51,14 @@ Found = Tensor
 """C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, (m, t, k, 2 + p)."""
 
 
+@door
 @dataclass(frozen=True)
 class Different(Draw):
     """A uniformly random set of n different keys."""
 
     name, words = "different", "different keys"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(population, generator=generator, device=generator.device)
         return [order[:size] for size in n]
 

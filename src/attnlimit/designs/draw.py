@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.errors import NotKnown
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import Atoms, KeptSet
 
 ATOMS_AT_ONCE = 640
@@ -53,7 +54,7 @@ class Draw(ABC):
     """Whether the keys for a smaller n come first in those for a larger one."""
 
     @abstractmethod
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         """The places of the keys for every n, n increasing."""
 
     def weigh(self, population: int, n: int, places: Int[Tensor, " k"]) -> Float[Tensor, " k"] | None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest
+from attnlimit.doors import door
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import transforms
 
 
+@door
 @dataclass(frozen=True)
 class Independent(Draw):
     """n independent uniform keys: the same one may come twice. Tokens of a law are drawn so."""
 
     name, words, repeats = "independent", "independent keys", True
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         order = torch.randint(population, (n[-1],), generator=generator, device=generator.device)
         return [order[:size] for size in n]
 

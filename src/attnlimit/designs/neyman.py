@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, uniform
+from attnlimit.doors import door
 from attnlimit.errors import InputError
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import HEAVY, SLOW_START, STEP, tau_grid
 
 
+@door
 @dataclass(frozen=True)
 class Neyman(Draw):
     """n_h different keys of stratum h, n_h ∝ N_h S_h (at least one, at most all N_h), each weighing N_h/n_h times.
@@ -36,7 +38,7 @@ class Neyman(Draw):
                 f"{sorted(set(strata or (0,)))[:6]}."
             )
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         strata = self._strata(population).to(generator.device)
         everything = torch.arange(population, device=generator.device)
         found = []

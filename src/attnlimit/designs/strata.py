@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, uniform
+from attnlimit.doors import door
+from attnlimit.inputs import Count, Rising
 
 
+@door
 @dataclass(frozen=True)
 class Strata(Draw):
     """One random key in each of n strata of neighbours, whose sizes differ by at most one. Not nested."""
 
     name, words, nested = "strata", "keys of n strata", False
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         return [_one_per_stratum(population, size, generator) for size in n]
 
 

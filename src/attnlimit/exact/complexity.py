@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
@@ -47,6 +48,7 @@ class Complexity(Recorded):
         return "more than 10^12" if self.n is None else f"{self.n:,}"
 
 
+@door
 def sample_complexity(
     head: Head,
     measure: Measure,
@@ -82,7 +84,7 @@ def sample_complexity(
     if head.heads:
         raise InputError(f"sample_complexity takes one head at a time, got {head!r}: use head.each().")
     head.check_fits(measure)
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     size = float(head(measure)(x).double().square().sum(-1).mean().sqrt())
     target, scale = _target(rel_error, abs_error, size, "root mean square of Γ over the queries")
     prepared = prepare(head, measure, x, MOST_TOKENS)

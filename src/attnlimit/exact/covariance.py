@@ -13,6 +13,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare
@@ -46,6 +47,7 @@ class ErrorCovariance:
         return f"ErrorCovariance({shape}, n = {self.n[0]} … {self.n[-1]}, {self.method})"
 
 
+@door
 def error_covariance(
     head: Head,
     measure: Measure,
@@ -68,7 +70,7 @@ def error_covariance(
     if head.heads:
         raise InputError(f"error_covariance takes one head at a time, got {head!r}: use head.each().")
     head.check_fits(measure)
-    sizes, x = as_sizes(n), head.checked(queries).reshape(-1, head.query_dim)
+    sizes, x = as_sizes(n), head.rows(queries)
     how: dict[str, Any] = {"sampling": sampling, "positions": positions, "binned": binned}
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
     outputs = head.V.shape[-2] if head.factors.V is not None else measure.value_dim

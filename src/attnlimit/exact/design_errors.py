@@ -14,6 +14,7 @@ from attnlimit.designs import Kept, Neyman, Sampling
 from attnlimit.designs.chances import chance_moments
 from attnlimit.designs.draw import Rest
 from attnlimit.designs.neyman import neyman_strata
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import population_rest
@@ -47,6 +48,7 @@ class DesignErrors(Recorded):
         return (self.uniform / self.given).log() / (self.uniform / self.best).log()
 
 
+@door
 def design_errors(
     head: Head,
     measure: Measure,
@@ -74,7 +76,7 @@ def design_errors(
         raise InputError(
             f"design_errors takes one head and a population of equal keys (Empirical), got {head!r} and {measure!r}."
         )
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     many = as_sizes(n)
     rest = population_rest(head, measure.population, x, Sampling(kept=kept), positions)
     if max(many) > float(rest.number.min()):

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
+from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
@@ -22,6 +23,7 @@ from attnlimit.measures import Measure
 from attnlimit.rates.error_curve import ErrorCurve
 
 
+@door
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactError(Recorded, Drawn):
     """E‖Γ_n(x) − Γ(x)‖² for each query and n, without Monte Carlo. The mean (not square) error has no such
@@ -62,6 +64,7 @@ class ExactError(Recorded, Drawn):
         )
 
 
+@door
 def exact_error(
     head: Head,
     measure: Measure,
@@ -88,7 +91,7 @@ def exact_error(
     head.check_fits(measure)
     sizes = as_sizes(n)
     how: dict[str, Any] = {"sampling": sampling, "positions": positions, "binned": binned}
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     if head.heads:
         return _stack([exact_error(one, measure, n, x, **how) for one in head.each()], head.heads)
     prepared = prepare(head, measure, x, max(sizes), **how)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.doors import door
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.error import as_sizes, exact_error
 from attnlimit.inputs import Array
@@ -37,6 +38,7 @@ class GradientError:
         return {"n": list(self.n), **arrays, "method": self.method}
 
 
+@door
 def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries: Array) -> GradientError:
     """E‖V(C_n − C)‖_F² ‖x‖² and E‖ȳ_n − ȳ‖² for n independent keys of a Gaussian law or a population.
 
@@ -52,7 +54,7 @@ def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries
     if head.heads:
         raise InputError(f"gradient_error takes one head at a time, got {head!r}: use head.each().")
     sizes = as_sizes(n)
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     plain = Head._of(replace(head.factors, V=None, value_bias=None))
     values = exact_error(plain, measure, sizes, x, binned=False if measure.population is not None else None)
     a = head.score_vector(x)

@@ -17,6 +17,7 @@ from attnlimit.designs.draw import Moments, Rest
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
+from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.atoms import Atoms, KeptSet
 from attnlimit.numerics.threads import side_by_side
@@ -65,7 +66,7 @@ def prepare(
 ) -> Prepared:
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
     if measure.population is not None:
-        where = None if positions is None else torch.as_tensor(positions, device=x.device)
+        where = _where(positions, x, measure.population)
         seen = _seen(head, measure.population, x, sampling)
         if not sampling.draw.repeats:
             _check_enough(seen, n_max, sampling, where)
@@ -75,7 +76,12 @@ def prepare(
             f"{measure!r} is a law with infinitely many keys, which are drawn independently and weigh alike: {sampling} "
             "is for populations."
         )
-    return Prepared(_of_law(head, measure, x, n_max, sampling), "exact (Laplace quadrature)")
+    return Prepared(_of_law(head, measure, x, n_max, sampling), f"exact (Laplace quadrature{precision(x)})")
+
+
+def precision(x: Tensor) -> str:
+    """What scores are computed in, where that is not float64."""
+    return "" if x.dtype == torch.float64 else f", scores in {str(x.dtype).removeprefix('torch.')}"
 
 
 def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> None:
@@ -131,6 +137,10 @@ def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
     return Seen(scores, head.read_linear(tokens.values), mass=mass)
 
 
+def _where(positions: Sequence[int] | Tensor | None, x: Tensor, tokens: Empirical) -> Tensor | None:
+    return None if positions is None else as_places(positions, len(x), len(tokens), x.device)
+
+
 def population_rest(
     head: Head,
     tokens: Empirical,
@@ -139,7 +149,7 @@ def population_rest(
     positions: Sequence[int] | Tensor | None = None,
 ) -> Rest:
     """What queries draw from beside what they keep, key by key."""
-    where = None if positions is None else torch.as_tensor(positions, device=x.device)
+    where = _where(positions, x, tokens)
     seen = _seen(head, tokens, x, sampling)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
@@ -170,7 +180,7 @@ def prepare_seen(
     parts = max(1, min(torch.get_num_threads(), m // 8)) if binned and sampling.draw.repeats else 1
     groups = torch.arange(m).tensor_split(parts)
     moments = ready(slice(None)) if parts == 1 else _joined(side_by_side(ready, groups), groups)
-    method = f"exact (Laplace quadrature), {sampling} of {keys}{', binned by score' if binned else ''}"
+    method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
     return Prepared(moments, method, (lambda n: ready(slice(CHECKED_QUERIES), 2)(n)) if binned else None)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
+from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.exact.error import as_sizes
 from attnlimit.inputs import Array
@@ -47,6 +48,7 @@ class TwoQueries:
         return {"n": list(self.n), "covariance": self.covariance.tolist(), "method": self.method}
 
 
+@door
 def two_query_covariance(
     head: Head, measure: Measure, n: int | Sequence[int], x: Array, other: Array
 ) -> TwoQueries:
@@ -85,6 +87,7 @@ def limit_covariance(head: Head, measure: Measure, x: Array, other: Array) -> Fl
     return scale * head.read_linear(half.mT.contiguous()).mT
 
 
+@door
 def mean_output_error(
     head: Head, measure: Measure, n: int | Sequence[int], queries: Array | None = None
 ) -> ErrorCurve:
@@ -104,7 +107,7 @@ def mean_output_error(
     head.check_fits(measure)
     if queries is None:
         return _fresh(head, measure, sizes)
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     a = head.score_vector(x)
     square = torch.zeros(len(sizes), dtype=torch.float64)
     for i in range(len(a)):

@@ -12,11 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks import InContextTask, LinearRegression, Prompts
-from attnlimit.inputs import Array, as_float, as_generator, as_positive
+from attnlimit.inputs import Array, as_float, as_generator, as_positive, shown
 
 
+@door
 class Weights(NamedTuple):
     """Score matrix U and value matrix V, both D×D."""
 
@@ -28,6 +30,7 @@ class Weights(NamedTuple):
         return self
 
 
+@door
 class Block(NamedTuple):
     """U = [[A, 0], [0, 0]] and V = [[0, 0], [0, b]]: infinite-prompt regression predicts b wᵀΣA x_q."""
 
@@ -54,7 +57,7 @@ Theta: TypeAlias = Weights | Block | Sequence[Array]
 def as_theta(task: InContextTask, theta: Theta) -> Weights | Block:
     """(A, b) with b a number is a Block, for regression; (U, V) are Weights. In float64."""
     if len(theta) != 2:
-        raise InputError(f"theta0 must be a pair, (U, V) or (A, b), got {theta!r}.")
+        raise InputError(f"theta0 must be a pair, (U, V) or (A, b), got {shown(theta)}.")
     first, second = (as_float(v, n).double() for v, n in zip(theta, ("U or A", "V or b"), strict=True))
     D = task.token_dim
     if second.ndim == 0:
@@ -77,6 +80,7 @@ def regression(task: InContextTask, what: str) -> LinearRegression:
     return task
 
 
+@door
 def balanced(
     task: InContextTask, scale: float | int = 0.1, generator: torch.Generator | int | None = None
 ) -> Block:
@@ -99,6 +103,7 @@ DRAWS, SEED = 4096, 2512_11786
 Flat = Float[Tensor, " k"]
 
 
+@door
 def infinite_predictions(
     task: InContextTask, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"], prompts: Prompts
 ) -> Float[Tensor, "*models B *k"]:
@@ -108,6 +113,7 @@ def infinite_predictions(
     return task.read(task.tilted_mean(prompts.vector, a) @ V.mT)
 
 
+@door
 def infinite_risk(task: InContextTask, U: Array, V: Array) -> Float[Tensor, "*models"]:
     """R(U, V) = E_{w, query} loss(read(V ∇Λ_w(U query)), target), shape (*models,) for U, V (*models, D, D).
 

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Theta
-from attnlimit.inputs import as_count, as_counts, as_one_of, as_positive
+from attnlimit.inputs import Count, as_count, as_counts, as_one_of, as_positive
 
 Attention: TypeAlias = Literal["softmax", "linear"]
 Kind: TypeAlias = Literal["sgd", "momentum", "adam"]
@@ -65,6 +66,7 @@ RULES: dict[str, Rule] = {
 }
 
 
+@door
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """`steps` steps, each with the gradient of the mean loss of `batch` fresh prompts.
@@ -127,6 +129,7 @@ class Optimizer:
         )
 
 
+@door
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What is reported along training.
@@ -154,10 +157,10 @@ class Evaluation:
         object.__setattr__(self, "test_lengths", tuple(tested))
         object.__setattr__(self, "prompts", as_count(self.prompts, "prompts"))
 
-    def steps(self, last: int) -> tuple[int, ...]:
+    def steps(self, last: Count) -> tuple[int, ...]:
         """The steps reported at, of a training of `last` steps."""
         if isinstance(self.reports, int):
-            given = {round(step) for step in np.geomspace(1, last, max(2, self.reports))}
+            given = {round(step) for step in np.geomspace(1, float(last), max(2, self.reports))}
         else:
             given = set(self.reports)
         if any(not 0 <= step <= last for step in given):
@@ -165,6 +168,7 @@ class Evaluation:
         return tuple(sorted(given | {0, last}))
 
 
+@door
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Start:
     """Where training starts, all lengths alike: as many times as there are `seeds`, which share nothing else.
@@ -183,6 +187,7 @@ class Start:
         object.__setattr__(self, "seeds", as_count(self.seeds, "seeds"))
 
 
+@door
 @dataclass(frozen=True, kw_only=True)
 class Saving:
     """What is kept and told while training.

@@ -16,6 +16,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from attnlimit.attention import Head
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact import exact_error
 from attnlimit.files.records import Recorded, record
@@ -31,6 +32,7 @@ SCRAMBLES, POINTS, SPREADS = 8, 1024, 96
 TOKENS_AT_ONCE = 2**18
 
 
+@door
 @dataclass(frozen=True, eq=False)
 class FiniteRisk(Recorded):
     """The risk of softmax attention on prompts of each length."""
@@ -44,6 +46,7 @@ class FiniteRisk(Recorded):
         return f"FiniteRisk(L = {self.lengths[0]} … {self.lengths[-1]}, {self.method})"
 
 
+@door
 def finite_risk(
     task: InContextTask,
     theta: Theta,
@@ -68,6 +71,8 @@ def finite_risk(
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         return _exact(task, theta, sizes)
     count = as_count(prompts, "prompts")
+    if count < 2:
+        raise InputError(f"prompts must be at least 2, got {count}: the standard error is their spread.")
     losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator))
     method = f"Monte Carlo, {count:,} prompts, nested lengths"
     return FiniteRisk(sizes, losses.mean(0), losses.std(0) / count**0.5, method)
@@ -142,6 +147,7 @@ def sampled_losses(
     return torch.cat(losses)
 
 
+@door
 @dataclass(frozen=True, eq=False)
 class StationaryPoint:
     """A point (A, b) where the gradient of the infinite-prompt risk is zero."""
@@ -157,6 +163,7 @@ class StationaryPoint:
         return {**fields.pop("block"), **fields}
 
 
+@door
 def endpoint(task: InContextTask, conserved: float | int = 0.0) -> Block:
     """The zero-risk point with b > 0 on the leaf ‖A‖_F² − b² = c:
 
@@ -179,6 +186,7 @@ def endpoint(task: InContextTask, conserved: float | int = 0.0) -> Block:
     return Block(inverse / b, b)
 
 
+@door
 def stationary_points(task: InContextTask, conserved: float | int = 0.0) -> list[StationaryPoint]:
     """All stationary points of R(A, b) on the leaf ‖A‖_F² − b² = c, up to the choice of a direction.
 
@@ -214,6 +222,7 @@ def _described(task: LinearRegression, block: Block, kind: str) -> StationaryPoi
     return StationaryPoint(block, float(risk(theta)), kind, float(torch.linalg.eigvalsh(hessian)[0]))
 
 
+@door
 def tuned(task: InContextTask, length: int, attention: Attention = "softmax") -> tuple[Block, float]:
     """The block (A, b) of least exact risk R_L, and that risk; for attention "softmax" or "linear".
 
@@ -263,6 +272,7 @@ def _softmax(task: LinearRegression, length: int) -> tuple[Block, float]:
     return block(found.x), math.exp(float(found.fun))
 
 
+@door
 def long_prompt_constant(task: InContextTask, attention: Attention = "softmax") -> float:
     """lim L·R_L of the best weights, so that a prompt of c/ε tokens has risk ε.
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import Recorded, record
@@ -27,6 +28,7 @@ EXACT_LENGTHS = tuple(2**k for k in range(25))
 CHECKED_ON, CHECK_SEED = 20_000, 2512_11788
 
 
+@door
 @dataclass(frozen=True)
 class TrainedCheck(Recorded):
     """Risks on the same fresh prompts, for models trained from several seeds."""
@@ -50,6 +52,7 @@ class TrainedCheck(Recorded):
         return self.gap <= self.rel_error + 2 * self.gap_error
 
 
+@door
 @dataclass(frozen=True, eq=False, repr=False)
 class Transfer(Drawn):
     """The infinite-prompt solution θ_∞ on prompts of finite length."""
@@ -81,6 +84,10 @@ class Transfer(Drawn):
 
     def at(self, length: int) -> float:
         """R_L(θ_∞) at a length of the curve."""
+        if length not in self.curve.lengths:
+            raise InputError(
+                f"The curve has no length {length}: it has {', '.join(map(str, self.curve.lengths))}."
+            )
         return float(self.curve.risk[self.curve.lengths.index(length)])
 
     def __repr__(self) -> str:
@@ -132,6 +139,7 @@ class Transfer(Drawn):
         return sampled_losses(self.task, model, (length,), CHECKED_ON, generator)[:, 0]
 
 
+@door
 def transfer(
     task: InContextTask,
     length: int | None = None,

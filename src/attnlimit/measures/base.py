@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
-from attnlimit.inputs import Array, as_count, as_generator, as_points
+from attnlimit.inputs import Array, Device, as_count, as_generator, as_points, widened
 from attnlimit.measures.spec import Spec
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.caps import RESOLUTION
@@ -31,12 +32,13 @@ def read(V: Matrix | None, y: Float[Tensor, "*batch dv"]) -> Tensor:
 
 
 class Kind(TypedDict, total=False):
-    """Where and in which precision a law lives: float64 on the CPU unless told otherwise."""
+    """Where and in which precision a law lives: float64 on the CPU unless told otherwise, and float32 at least."""
 
     dtype: torch.dtype
     device: torch.device | str
 
 
+@door
 class Measure(ABC):
     """A probability measure μ on R^d, known through its cumulant generating function
 
@@ -79,13 +81,11 @@ class Measure(ABC):
     spec: ClassVar[Spec] = Spec("")
     """How the law is written in a study's file and on the command line; without a name it is not."""
 
-    def __init__(
-        self, dim: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, dim: int, *, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> None:
         self.dim = as_count(dim, "dim")
         if not dtype.is_floating_point:
             raise InputError(f"dtype must be a floating type, got {dtype}.")
-        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._like = widened(torch.empty(0, dtype=dtype, device=device))
 
     @classmethod
     def from_spec(cls, like: Tensor, **fields: Any) -> Measure:

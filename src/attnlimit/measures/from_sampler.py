@@ -9,14 +9,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import as_count
+from attnlimit.inputs import as_count, shown
 from attnlimit.measures.base import Kind, Measure, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
 from attnlimit.numerics.quasi import uniform_sets
 
 
+@door
 class FromSampler(Measure):
     """The law of `transform(u)` for u uniform on (0, 1)^uniforms.
 
@@ -64,6 +66,10 @@ class FromSampler(Measure):
     def _tokens(self, u: Tensor, dim: int) -> Tensor:
         edge = torch.finfo(u.dtype).eps / 2
         tokens = self.transform(u.clamp(edge, 1 - edge))
+        if not isinstance(tokens, Tensor):
+            raise InputError(
+                f"transform must give a tensor of shape ({u.shape[0]}, {dim}), it gave {shown(tokens)}."
+            )
         if tokens.shape != (u.shape[0], dim):
             raise InputError(
                 f"transform must map ({u.shape[0]}, {self.uniforms}) to ({u.shape[0]}, {dim}), it gave {tuple(tokens.shape)}."

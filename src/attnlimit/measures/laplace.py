@@ -8,11 +8,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.measures.base import Kind, Points
 from attnlimit.measures.product import Product
 from attnlimit.measures.spec import DIM, SIZE, Spec
 
 
+@door
 class Laplace(Product):
     """Independent Laplace coordinates of scale b: Λ(a) = −Σ log(1 − b²a_i²), finite only for |a_i| < 1/b;
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.measures.base import Kind, Matrix, read
 from attnlimit.measures.product import Bounded, along_axes
 from attnlimit.measures.spec import DIM, Spec
@@ -17,6 +18,7 @@ from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.order import Largest
 
 
+@door
 class Rademacher(Bounded):
     """Uniform on {−1, 1}^d: Λ(a) = Σ log cosh a_i, ∇Λ(a) = tanh a (coordinates are spheres of R¹)."""
 

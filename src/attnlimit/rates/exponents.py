@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnlimit.attention import Head
+from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.files.records import Recorded
+from attnlimit.inputs import shown
 from attnlimit.measures import Measure
 from attnlimit.rates.horizon import horizon
 
@@ -21,6 +24,18 @@ GAUSSIAN = (
 NAMES = ("paper", "bound", "mean", "mean_rms", "rms")
 
 
+def as_horizon(H: object, name: str = "H") -> float | Tensor:
+    """A number ≥ 0, infinity included, or a tensor of them."""
+    h = torch.as_tensor(H, dtype=torch.float64) if isinstance(H, Tensor | float | int | np.number) else None
+    if h is None or isinstance(H, bool) or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
+        raise InputError(f"The horizon must be a number of at least 0, got {shown(H)}.")
+    return h if isinstance(H, Tensor) else float(h)
+
+
+Horizon: TypeAlias = Annotated[float | Tensor, as_horizon]
+
+
+@door
 @dataclass(frozen=True, eq=False)
 class Rates(Recorded):
     """Exponents e of error ∝ n^{−e} as n → ∞, averaged over random queries x; floats, or tensors of shape (*heads,).
@@ -30,7 +45,7 @@ class Rates(Recorded):
 
     also = ("phase",)
 
-    horizon: float | Tensor
+    horizon: Horizon
     """The H that the exponents were computed from."""
     paper: float | Tensor
     """1/(2(1 + H²)): published, for moments of the output law [bohbot2026token]."""
@@ -60,7 +75,8 @@ class Rates(Recorded):
         return f"Rates({numbers}; {self.phase})"
 
 
-def exponents(H: float | Tensor) -> Rates:
+@door
+def exponents(H: Horizon) -> Rates:
     """The exponents of Gaussian tokens and queries with horizon H (a number ≥ 0, infinity included, or a tensor).
 
     With n keys of law N(0, s²) for the scores, put s = b√(2 log n). The typical error is n^{−e(b)},
@@ -73,7 +89,7 @@ def exponents(H: float | Tensor) -> Rates:
     >>> exponents(2.0)
     Rates(horizon=2, paper=0.1, bound=0.125, mean=0.2, mean_rms=0.183, rms=0.1036; few keys dominate)
     """
-    h = _checked(H)
+    h = torch.as_tensor(H, dtype=torch.float64)
     square = h * h
     far, past = square.clamp_min(1.0), square.clamp_min(0.5)
 
@@ -91,6 +107,7 @@ def exponents(H: float | Tensor) -> Rates:
     )
 
 
+@door
 def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
     """The exponents for keys from `law` and queries from `queries` (None: the same law), as n → ∞.
 
@@ -148,13 +165,6 @@ def _needs_limit(H: float | Tensor, law: Measure, asked: Measure) -> None:
             f"The rate is not known for keys {law!r} and queries {asked!r}: it depends on tails heavier than Gaussian. "
             "Measure it: attnlimit.measure_convergence."
         )
-
-
-def _checked(H: float | Tensor) -> Tensor:
-    h = torch.as_tensor(H, dtype=torch.float64) if isinstance(H, Tensor | float | int) else None
-    if h is None or isinstance(H, bool) or bool((h.isnan() | (h < 0)).any()):
-        raise InputError(f"The horizon must be a number of at least 0, got {H!r}.")
-    return h
 
 
 def _words(horizon: Any, bounded: bool) -> Any:

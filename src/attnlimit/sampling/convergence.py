@@ -14,9 +14,10 @@ from attnlimit.attention import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.discover import built, subclasses
+from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown, RateNotResolved
-from attnlimit.inputs import as_count, as_generator
+from attnlimit.inputs import as_count, as_counts, as_generator
 from attnlimit.measures import Measure
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
@@ -25,6 +26,7 @@ from attnlimit.sampling.statistic import Experiment, Queries, Row, Statistic, se
 _LEAST_ROWS = 5
 
 
+@door
 @dataclass(frozen=True, eq=False, repr=False)
 class Convergence(Drawn):
     """Errors of n tokens against the limit, for every replicate and n.
@@ -94,6 +96,8 @@ class Convergence(Drawn):
         Unbiased squares may be negative, and a curve of logarithms cannot be resampled through them: the rows are then
         averages of as few replicates as make them all positive, if there are such.
         """
+        if list(self.n) != (rising := sorted(set(self.n))):
+            return self._of(rising).curve(statistic)
         statistic = statistic or ("rms" if self.norms is None else "mean")
         if statistic == "mean":
             spread, rows = self.mean_standard_error, self._known_norms()
@@ -102,6 +106,13 @@ class Convergence(Drawn):
         spread = self.rms_standard_error.nan_to_num(torch.inf, posinf=torch.inf)
         roots = None if squares is None else squares.sqrt()
         return ErrorCurve(self.n, self.rms, spread, statistic, self.method, rows=roots)
+
+    def _of(self, n: list[int]) -> Convergence:
+        """The same at some of its n, in that order."""
+        columns = [self.n.index(size) for size in n]
+        rows: Any = {name: getattr(self, name) for name in ("squares", "norms", "agreed")}
+        known = {name: found[:, columns] for name, found in rows.items() if found is not None}
+        return self if self.n == tuple(n) else replace(self, n=tuple(n), **known)
 
     def fit(self, statistic: Literal["mean", "rms"] | None = None, **options: Any) -> PowerFit:
         """C n^{−exponent} through the curve `statistic`, with an interval from resampling whole replicates: `options` are
@@ -172,6 +183,7 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Called with (replicates done, replicates in all)."""
 
 
+@door
 def measure_convergence(
     head: Head,
     law: Measure,
@@ -214,7 +226,7 @@ m = 256 fresh queries a replicate)
         rows.append(experiment.row(generator))
         if progress is not None:
             progress(done, count)
-    return _gathered(str(asked), experiment, rows)
+    return _gathered(str(asked), experiment, rows)._of(as_counts(n))
 
 
 def statistics() -> dict[str, type[Statistic]]:

@@ -13,13 +13,15 @@ from torch import Tensor
 
 from attnlimit.attention import AttentionMap, Head, LinearHead
 from attnlimit.designs import Independent, Sampling
+from attnlimit.doors import door
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count, as_counts
+from attnlimit.inputs import Array, as_count, as_counts, as_places
 from attnlimit.measures import Empirical, Measure
 
 MANY = 256
 
 
+@door
 @dataclass(frozen=True)
 class Fresh:
     """So many queries, drawn from the law in each replicate (Γ_{μ_n}#μ)."""
@@ -30,12 +32,14 @@ class Fresh:
         as_count(self.count, "queries")
 
 
+@door
 @dataclass(frozen=True)
 class Own(Fresh):
     """Self-attention: the n tokens are the queries, each among its own keys (Γ_{μ_n}#μ_n); so many of them are
     evaluated for each n."""
 
 
+@door
 @dataclass(frozen=True, eq=False)
 class Given:
     """These queries, (m, d), and where they stand among the keys of a population, if that matters."""
@@ -141,13 +145,11 @@ def _positions(given: Given, x: Tensor, law: Measure, sampling: Sampling) -> Ten
                 "positions are drawn."
             )
         return None
-    where = torch.as_tensor(given.positions, device=law.device)
-    if where.shape != (len(x),) or where.is_floating_point():
-        raise InputError(f"positions must be {len(x)} whole numbers, one a query, got {given.positions!r}.")
-    most = -1 if law.population is None else len(law.population) - 1
-    if int(where.min()) < 0 or int(where.max()) > most:
-        raise InputError(f"positions must lie in 0 … {most}, got {int(where.min())} … {int(where.max())}.")
-    return where.long()
+    if law.population is None:
+        raise InputError(
+            f"positions are places among the keys of a population (Empirical), and {law!r} is a law."
+        )
+    return as_places(given.positions, len(x), len(law.population), x.device)
 
 
 class Row(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from attnlimit.doors import door
 from attnlimit.files.lock import locked
 from attnlimit.studies import machine
 from attnlimit.studies.errors import WorkersLost
@@ -63,6 +64,7 @@ CHECKPOINTS = "checkpoints"
 """The folder of the run where long tasks keep theirs."""
 
 
+@door
 class Progress(NamedTuple):
     """Tasks that are safe on disk, tasks in all, tasks that were given up."""
 
@@ -71,6 +73,7 @@ class Progress(NamedTuple):
     failed: int
 
 
+@door
 class Finished(NamedTuple):
     """How a run ended: interrupted, or with so many tasks done and given up."""
 
@@ -170,6 +173,7 @@ class Loop:
             self.failed += 1
 
 
+@door
 def run_study(
     study: Study,
     folder: str | Path,

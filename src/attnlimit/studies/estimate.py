@@ -9,7 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
+from attnlimit.inputs import Count
 from attnlimit.numerics.words import counted
 from attnlimit.studies.coordinator import replicates_for
 from attnlimit.studies.executors.processes import Processes
@@ -23,6 +25,7 @@ SAMPLED, LEAST, LIMIT = 3, 2, 30.0
 """Points tried, replicates of each where they can be split, and seconds that all of it may take."""
 
 
+@door
 @dataclass(frozen=True)
 class Cost:
     """`seconds`, `likely_seconds` and `most_seconds` differ when a precision is asked for: without further rounds, with those
@@ -46,7 +49,8 @@ class Cost:
         return {**vars(self)}
 
 
-def estimate(study: Study, workers: int, folder: Path | None = None) -> Cost:
+@door
+def estimate(study: Study, workers: Count, folder: Path | None = None) -> Cost:
     """The cost on `workers` processes of this machine; what `folder` has already is not counted in the time."""
     count, most = study.replicates, study.replicates
     if study.precision is not None:

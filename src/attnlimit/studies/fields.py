@@ -13,14 +13,25 @@ from pydantic import (
     Field,
     PositiveInt,
     StrictInt,
+    ValidationError,
 )
 
 from attnlimit.designs import Sampling
 from attnlimit.errors import InputError
-from attnlimit.files.strict import OwnRecord
+from attnlimit.files.strict import OwnRecord, sentence
 
 
-class Fields(BaseModel):
+class _Told(type(BaseModel)):  # type: ignore[misc]
+    """Fields that are refused where a class is called, not read from a file, are refused in our words."""
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        try:
+            return super().__call__(*args, **given)
+        except ValidationError as problem:
+            raise InputError(f"{cls.__name__}: {sentence(problem, list(cls.model_fields))}") from None
+
+
+class Fields(BaseModel, metaclass=_Told):
     """Unknown fields are refused, numbers are finite, and nothing changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())

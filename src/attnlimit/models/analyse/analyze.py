@@ -16,6 +16,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from attnlimit.designs import Independent, Sampling
+from attnlimit.doors import door
 from attnlimit.errors import ModelNotSupported
 from attnlimit.exact.populations import Seen
 from attnlimit.files.strict import Seed, record
@@ -52,6 +53,7 @@ ANSWER_QUERIES = 3
 """For each query of a head's own error: they cost little, and answers differ more from query to query."""
 
 
+@door
 @record
 class Reading:
     """What is read of the text: `passages` passages of `tokens` tokens, and `queries` random queries of each head.
@@ -91,6 +93,7 @@ class Reading:
 USUAL = Reading()
 
 
+@door
 def analyze(
     model: str | Path | Loaded,
     texts_or_documents: Sequence[str | Document] | None = None,

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_generator
 from attnlimit.models.attend.dense import Sizes, dense_blocks, full_blocks
@@ -72,6 +73,7 @@ class Attended:
         return {**parts, "share": self.share, "key_head_share": self.key_head_share}
 
 
+@door
 @contextmanager
 def sampled_attention(
     model: Any,

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.strict import to_record
 from attnlimit.inputs import as_count
@@ -185,6 +186,7 @@ class Verification:
         )
 
 
+@door
 def verify(
     loaded: Loaded,
     budgets: Budgets,

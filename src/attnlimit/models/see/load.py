@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
 from attnlimit.models.see.memory import available_memory
@@ -88,6 +89,7 @@ class Source:
         return {"local_files_only": self.local or self.cached, "trust_remote_code": False, **extra}
 
 
+@door
 def load(
     name_or_path: str | Path,
     *,

@@ -112,7 +112,8 @@ def as_counts(n: object, name: str = "n") -> list[int]:
 
 def as_positive(value: object, name: str) -> float:
     """A finite number > 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < 1e308:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e308:
         raise InputError(f"{name} must be a finite number above 0, got {shown(value)}.")
     return float(value)
 

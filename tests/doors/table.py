@@ -310,7 +310,7 @@ def main() -> int:
     tally: Counter[str] = Counter()
     wrong: Counter[tuple[str, ...]] = Counter()
     deadline = time.monotonic() + options.seconds
-    out = open(options.out, "w") if options.out else None
+    every: list[str] = []
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -319,11 +319,12 @@ def main() -> int:
         for room in options.rooms.split(","):
             for row in rows(ROOMS[room](), options.seed, options.examples, options.only, deadline):
                 tally[row["how"]] += 1
-                if out:
-                    print(json.dumps(row), file=out, flush=True)
+                every.append(json.dumps(row))
                 if row["how"] not in ("right", "refused"):
                     wrong[row["call"], row["argument"], row["how"], row["value"], row["text"]] += 1
         os.chdir(here)
+    if options.out:
+        Path(options.out).write_text("\n".join(every))
     for place in sorted(wrong):
         print("  ".join(place))
     print(

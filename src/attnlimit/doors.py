@@ -232,6 +232,8 @@ def _listed(members: tuple[Any, ...], checks: list[Check]) -> str:
     words = dict.fromkeys(one.what for one in checks if one.what not in spare)
     if "a number" in words:
         words.pop("a whole number", None)
+    if torch.Generator in members:
+        words = {word.replace("a whole number", "a seed (int)"): None for word in words}
     listed = ["numbers (a tensor, an array, a list or one number)"] * numbers + list(words)
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} or {listed[-1]}"
 
@@ -285,7 +287,7 @@ def _path(*_: object) -> Check:
     def take(value: Any, name: str, sizes: Sizes) -> Any:
         if not isinstance(value, str | os.PathLike):
             return NO
-        if "\0" in os.fspath(value) or not os.fspath(value):
+        if "\0" in os.fspath(value):
             raise InputError(f"{name} must be the name of a file or folder, got {value!r}.")
         return Path(value)
 
@@ -407,12 +409,13 @@ def _bind(dim: str, size: int, name: str, sizes: Sizes) -> None:
 
 
 def _instance(kind: type) -> Check:
-    article = "an" if kind.__name__[0] in "AEIO" else "a"
+    name = "torch.Generator" if kind is torch.Generator else kind.__name__
+    article = "an" if name[0] in "AEIO" else "a"
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
         return value if isinstance(value, kind) else NO
 
-    return Check(f"{article} {kind.__name__}", take, _recipe(kind))
+    return Check(f"{article} {name}", take, _recipe(kind))
 
 
 def _recipe(kind: type) -> str:

@@ -45,6 +45,8 @@ class Head:
     tensor([ 1., -1.], dtype=torch.float64)
     """
 
+    made_by = "Head(A, V) is one, of a score matrix A and, unless it is the identity, a value matrix V."
+
     def __init__(self, A: Array, V: Array | None = None) -> None:
         right = _matrix(A, "A")
         self.factors = Factors(right, V=None if V is None else _matrix(V, "V", like=right))

@@ -62,6 +62,7 @@ class Measure(ABC):
     tensor([3.], dtype=torch.float64)
     """
 
+    made_by = "Laws are Gaussian(dim=2), Sphere(3) and others; tokens of your own are Empirical(tokens)."
     radius: float = math.inf
     """Least R with ‖y‖ ≤ R almost surely."""
     variance_proxy: float | None = None

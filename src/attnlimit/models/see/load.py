@@ -45,6 +45,8 @@ TOKENIZER_FILES = re.compile(r"tokenizer.*|vocab.*|merges\.txt|spiece\.model|sen
 class Loaded:
     """A model in evaluation mode without gradients, and what goes with it."""
 
+    made_by = "load(name) gives one."
+
     model: Any = field(repr=False)
     tokenizer: Any | None = field(repr=False)
     name: str

@@ -4,7 +4,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bounds browser lint format bench docs clean
+.PHONY: help demo test bounds doors browser lint format bench docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,9 @@ test: lint ## Run the whole gate: lint, then pytest with doctests and README sni
 
 bounds: .venv/.stamp ## Try the bounds on 10^5 random instances
 	OMP_NUM_THREADS=1 BOUNDS_TIMES=8 $(BIN)/pytest -n 2 tests/bounds/test_truth.py
+
+doors: .venv/.stamp ## Call all that is public with some 20,000 unfit arguments
+	OMP_NUM_THREADS=1 $(BIN)/python tests/doors/table.py --examples 40 --seed $(or $(SEED),0)
 
 browser: ## Install Chromium for the tests of the report; they are skipped without it
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

@@ -24,6 +24,7 @@ from typing import (
     TypeVar,
     Union,
     Unpack,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -58,23 +59,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def door(thing: T) -> T:
     """The same function, or class, whose arguments are checked: of a class those of its constructor and public methods."""
-    if not isinstance(thing, type):
-        return _entered(thing, inspect.signature(thing))  # type: ignore[type-var, arg-type]
-    for name, member in list(vars(thing).items()):
+    one: Any = thing
+    if not isinstance(one, type):
+        return cast(T, _entered(one, inspect.signature(one)))
+    for name, member in list(vars(one).items()):
         if name == "__init__":
-            setattr(thing, name, _entered(member, inspect.signature(thing), 1, thing.__module__))
-        elif name == "__new__" and issubclass(thing, tuple):
-            made = _entered(member.__func__, inspect.signature(thing), 1, thing.__module__)
-            setattr(thing, name, staticmethod(made))
+            setattr(one, name, _entered(member, inspect.signature(one), 1, one.__module__))
+        elif name == "__new__" and issubclass(one, tuple):
+            made = _entered(member.__func__, inspect.signature(one), 1, one.__module__)
+            setattr(one, name, staticmethod(made))
         elif name.startswith("_") and name != "__call__":
             continue
         elif isinstance(member, classmethod | staticmethod):
             own = int(isinstance(member, classmethod))
-            setattr(
-                thing, name, type(member)(_entered(member.__func__, inspect.signature(member.__func__), own))
-            )
+            made = _entered(member.__func__, inspect.signature(member.__func__), own)
+            setattr(one, name, type(member)(made))
         elif isinstance(member, FunctionType):
-            setattr(thing, name, _entered(member, inspect.signature(member), 1))
+            setattr(one, name, _entered(member, inspect.signature(member), 1))
     return thing
 
 
@@ -425,10 +426,9 @@ def _recipe(kind: type) -> str:
     if kind.__module__.partition(".")[0] != "attnlimit":
         return ""
     if inspect.isabstract(kind):
+        kinds: list[type] = type.__subclasses__(kind)
         some = [
-            one.__name__
-            for one in kind.__subclasses__()
-            if not one.__name__.startswith("_") and not inspect.isabstract(one)
+            one.__name__ for one in kinds if not (one.__name__.startswith("_") or inspect.isabstract(one))
         ]
         return f"Such are {', '.join(some)}." if some else ""
     wanted = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]

@@ -4,7 +4,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bounds doors browser lint format bench docs clean
+.PHONY: help demo test bounds doors kills wheel browser lint format bench docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,18 @@ test: lint ## Run the whole gate: lint, then pytest with doctests and README sni
 
 bounds: .venv/.stamp ## Try the bounds on 10^5 random instances
 	OMP_NUM_THREADS=1 BOUNDS_TIMES=8 $(BIN)/pytest -n 2 tests/bounds/test_truth.py
+
+kills: .venv/.stamp ## Kill studies, trainings, analyses and reports a thousand times, and look at what they leave
+	OMP_NUM_THREADS=1 KILLS_TIMES=40 $(BIN)/pytest -s tests/studies/test_crash.py
+
+wheel: ## Build the wheel, and try it alone: what `pip install attnlimit` brings is enough for the theory
+	rm -rf dist .wheel && $(PYTHON) -m venv .wheel
+	.wheel/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt build hatchling torch
+	.wheel/bin/python -m build --no-isolation --outdir dist
+	.wheel/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
+	cd .wheel && for try in "curve --horizon 1 --n 1e3" "complexity --horizon 1" "phase" "bound --horizon 0.5" "doctor"; do \
+	bin/attnlimit $$try >out.txt 2>&1 || { cat out.txt; echo "attnlimit $$try failed"; exit 1; }; done
+	@.wheel/bin/python -m pip list --disable-pip-version-check | grep -i "transformers\|pyyaml\|matplotlib" && exit 1 || ls dist
 
 doors: .venv/.stamp ## Call all that is public with some 20,000 unfit arguments
 	OMP_NUM_THREADS=1 $(BIN)/python tests/doors/table.py --examples 40 --seed $(or $(SEED),0)
@@ -47,7 +59,7 @@ docs: .venv/.stamp ## Build the documentation into site/; a warning is an error
 	@echo "Open site/index.html."
 
 clean: ## Remove caches and build output; keep .venv and results
-	rm -rf dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf dist .wheel site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pinned torch goes in first and the pinned build backend beside it; an open range

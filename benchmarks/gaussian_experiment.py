@@ -4,17 +4,21 @@ d = 50, Σ = 0.1 I, Q, K and V with entries N(0, 1/d), A scaled to horizon H, se
 30,000. The loop draws n tokens afresh for every n and replicate and evaluates all n queries by dense softmax. Ours
 draws 30,000 tokens a replicate, evaluates m queries and takes off what the tokens' own moments explain. A slope over R replicates has variance v/R in time R·t, so
 the time to a given standard error is in the ratio of t·v.
+
+The mean at fresh queries, which are none of the tokens, has an exact curve: only pairs of queries are sampled there, and what is compared
+is the time of one such curve with that of as many loops as its slope is precise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from attnlimit import Gaussian, Head
+from attnlimit import Gaussian, Head, mean_output_error
 from attnlimit.sampling import Own, measure_convergence
 from attnlimit.sampling.fitted import LEAST_REPLICATES
 from benchmarks._figures import figure
@@ -65,6 +69,8 @@ def run(quick: bool) -> dict[str, object]:
                 how=f"(t·v of the loop)/(t·v of ours); v of ours from its rows, v of the loop {how}",
             )
         )
+        if kind == "mean" and H != SCALE_ONE:
+            figures.append(_exact(H, sizes, spread, min(times[f"{H} {kind}"].base)))
     memory, _ = peak_growth("gaussian_experiment", "one_replicate", top)
     agreement = [_agreement(loop, ours[1.0, kind], i) for i, kind in enumerate(STATISTICS)]
     figures.append(
@@ -76,6 +82,26 @@ def run(quick: bool) -> dict[str, object]:
         "sizes": sizes,
         "figures": figures,
     }
+
+
+def _exact(horizon: float, sizes: list[int], spread: float, loop_seconds: float) -> dict[str, object]:
+    """Errors of the sizes as if all pulled the slope the same way: no more can be said of one curve's noise, which they share."""
+    start = perf_counter()
+    curve = mean_output_error(_head(horizon), LAW, sizes)
+    seconds = perf_counter() - start
+    noise = torch.zeros(POINTS).double() if curve.standard_error is None else curve.standard_error
+    contrast = _contrast(sizes)
+    error = float((contrast.abs() * noise / curve.error).sum())
+    return figure(
+        f"time to a given error of the mean slope at fresh queries, exact, H = {horizon:g}",
+        spread * loop_seconds / (max(error, 1e-9) ** 2 * seconds),
+        "× faster",
+        slope=float(contrast @ curve.error.log()),
+        slope_error=error,
+        seconds=seconds,
+        method=curve.method,
+        how="v of the loop is that of self-attention",
+    )
 
 
 def one_replicate(top: int) -> Callable[[], None]:

@@ -95,7 +95,7 @@ def speed(quick: bool) -> list[dict[str, object]]:
 
 def few_steps(quick: bool) -> list[dict[str, object]]:
     """Final risks of the published SGD and of the variance-reduced mode, on the same evaluation prompts."""
-    cov, lengths = (COVARIANCES[0], [10, 30]) if quick else (COVARIANCES[1], [10, 30, 100])
+    cov, lengths = (COVARIANCES[0], [10, 30]) if quick else (COVARIANCES[1], [10, 30])
     task = LinearRegression(DIM, cov, noise=NOISE)
     many = Optimizer(lr=0.01, steps=10_000) if quick else Optimizer(lr=LR, steps=STEPS)
     few = Optimizer(
@@ -114,7 +114,7 @@ def few_steps(quick: bool) -> list[dict[str, object]]:
         details[attention] = {"reference": slow.risk[-1, 0].tolist(), "few steps": fast.risk[-1, 0].tolist()}
         worst = max(worst, _difference(fast, slow))
     share = few.steps / many.steps
-    stays = _stays(few, [100] if quick else [300, 1000], 500 if quick else 20_000, cov)
+    stays = _stays(few, [100] if quick else [300], 500 if quick else 10_000, cov)
     return [
         figure("final risk, few steps against the reference", worst, "relative", at_most=0.01, lengths=lengths,
                share=share, reference=str(many), few=str(few), **details),

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +58,14 @@ def reference(module: str) -> str:
 
 def commands() -> str:
     """Every command: what it does, its arguments and options, from the command line itself."""
-    import typer
+    from attnlimit.cli import PANELS
+    from attnlimit.cli.boundary import command
 
-    from attnlimit.cli import PANELS, app
-
-    found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     lines: list[str] = []
     for panel, listed in PANELS.items():
         lines += [f"## {panel}", ""]
-        for command in listed:
-            lines += _command(found[command.__name__])
+        for name in listed:
+            lines += _command(command(name))
     return "\n".join(lines)
 
 
@@ -114,6 +113,7 @@ def benchmarks() -> str:
             lines.append(
                 f"| {_cell(figure['name'])} | {_number(figure['value'])} {figure['unit']} | {figure.get('target', '')} | {met} |"
             )
+        lines += ["", _growth(result["lines"])] if "lines" in result else []
         ways = list(dict.fromkeys(figure["how"] for figure in result["figures"] if "how" in figure))
         lines += ["", *(f"- {way}" for way in ways), ""]
         lines += [
@@ -123,6 +123,25 @@ def benchmarks() -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _growth(found: list[dict[str, Any]]) -> str:
+    """Ratio to the baseline against size, a pair of axes for each kind of size, as a picture in the page."""
+    from attnlimit.report.figures.style import COLOURS, finish, panels
+
+    kinds = list(dict.fromkeys(one["of"] for one in found))
+    figure, axes = panels(len(kinds), 3.4 * len(kinds), 3.2)
+    for ax, kind in zip(axes, kinds, strict=True):
+        shown = [one for one in found if one["of"] == kind]
+        for one, colour in zip(shown, COLOURS, strict=False):
+            ax.plot(one["sizes"], one["ratios"], "o-", color=colour, markersize=4, label=one["name"])
+        finish(ax, kind, f"time, {shown[0]['base']} = 1", log="xy")
+        ax.set_ylim(bottom=min(0.5, *ax.get_ylim()))
+    image = StringIO()
+    figure.savefig(image, format="svg")
+    drawn = image.getvalue()
+    words = "Time over that of a baseline of the same size, against size: a level line grows as its baseline does."
+    return f'<figure role="img" aria-label="{words}">{drawn[drawn.index("<svg") :]}<figcaption>{words}</figcaption></figure>\n'
 
 
 def _cell(text: str) -> str:

@@ -135,7 +135,7 @@ def run(*words):
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.split())
 
-assert "triangular" in run("curve", "--help")
+assert "triangular" in CliRunner().invoke(app, ["curve", "--measure", "none", "--horizon", "1"]).stderr
 found = json.loads(run("curve", "--measure", "triangular", "--scale", "2", "--horizon", "1", "--n", "10,100", "--json"))
 assert found["n"] == [10, 100] and found["rates"]["bounded"]
 table = json.loads(run("bound", "--measure", "triangular", "--dim", "2", "--horizon", "1", "--n", "10", "--json"))

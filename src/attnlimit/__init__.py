@@ -32,17 +32,20 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
         RateNotResolved as RateNotResolved,
     )
     from attnlimit.exact import (
+        ErrorLaw as ErrorLaw,
         ExactError as ExactError,
         Schedule as Schedule,
         best_kappa as best_kappa,
         curve as curve,
         design_errors as design_errors,
         error_covariance as error_covariance,
+        error_law as error_law,
         exact_error as exact_error,
         gaussian_maximum as gaussian_maximum,
         gradient_error as gradient_error,
         hardmax_error as hardmax_error,
         hardmax_gap as hardmax_gap,
+        heavy_tails as heavy_tails,
         mean_output_error as mean_output_error,
         phase_diagram as phase_diagram,
         sample_complexity as sample_complexity,
@@ -64,6 +67,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from attnlimit.models.analyse.analyze import Reading as Reading, analyze as analyze
     from attnlimit.models.attend.sampled import sampled_attention as sampled_attention
     from attnlimit.models.budget.budgets import Budgets as Budgets
+    from attnlimit.models.explain.explain import explain as explain
     from attnlimit.models.judge.compare import compare as compare
     from attnlimit.models.judge.verify import verify as verify
     from attnlimit.models.see.load import load as load
@@ -100,14 +104,15 @@ _HOMES = {
         "AttnlimitError HypothesisFailed InputError LimitDoesNotExist MissingExtra NotKnown RateNotResolved"
     ),
     "exact": (
-        "ExactError Schedule best_kappa curve design_errors error_covariance exact_error "
-        "gaussian_maximum gradient_error hardmax_error hardmax_gap mean_output_error phase_diagram "
+        "ErrorLaw ExactError Schedule best_kappa curve design_errors error_covariance error_law exact_error "
+        "gaussian_maximum gradient_error hardmax_error hardmax_gap heavy_tails mean_output_error phase_diagram "
         "sample_complexity two_query_covariance"
     ),
     "measures": "Ball Box Empirical FromSampler Gaussian Laplace Measure Mixture Rademacher Sphere StudentT",
     "models.analyse.analyze": "Reading analyze",
     "models.attend.sampled": "sampled_attention",
     "models.budget.budgets": "Budgets",
+    "models.explain.explain": "explain",
     "models.judge.compare": "compare",
     "models.judge.verify": "verify",
     "models.see.load": "load",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -148,7 +148,7 @@ def test_interrupted(run, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["attnlimit.cli.curve"], "query_average", interrupt)
+    monkeypatch.setattr(import_module("attnlimit.exact.curve"), "query_average", interrupt)
     assert "Interrupted" in run("curve", "--horizon", "1", code=130).stderr
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import attnlimit as al
 from attnlimit.cli import app
 
-module = import_module("attnlimit.cli.doctor")  # the package exports the command of that name
+module = import_module("attnlimit.cli.doctor")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
 

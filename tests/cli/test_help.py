@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from attnlimit.cli import PANELS, app
+from attnlimit.cli.boundary import command
+from attnlimit.cli.law_options import sized_laws
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = {command.__name__: command for commands in PANELS.values() for command in commands}
+COMMANDS = [name for commands in PANELS.values() for name in commands]
 NO_TABLE = {"cite", "export", "report"}
 """These write a file or a text, and print no table."""
 
@@ -27,16 +30,43 @@ def help_of(*words: str, columns: int = 80) -> str:
 
 def test_help_fits_one_screen_with_every_command_on_one_line():
     lines = help_of().rstrip().splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 41
     assert max(map(len, lines)) <= 80
     for panel, commands in PANELS.items():
         assert any(panel in line for line in lines)
-        for command, words in commands.items():
-            assert any(command.__name__ in line and words in line for line in lines), command.__name__
+        for name, words in commands.items():
+            assert any(name in line and words in line for line in lines), name
 
 
 def test_all_commands_are_in_a_panel():
-    assert {command.name for command in typer.main.get_command(app).commands.values()} == set(COMMANDS)
+    """A file with a function of its name is a command."""
+    files = {file.stem for file in (ROOT / "src" / "attnlimit" / "cli").glob("[a-z]*.py")}
+    assert {name for name in files if hasattr(import_module(f"attnlimit.cli.{name}"), name)} == set(COMMANDS)
+
+
+def test_help_does_not_wait_for_torch():
+    """Also that of every command; what computes is not even there."""
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(["torch", "numpy", "scipy", "numba", "matplotlib"])
+from typer.testing import CliRunner
+from attnlimit.cli import app
+for words in ["--help"], ["--version"], ["--show-completion"], *([name, "-h"] for name in {COMMANDS}):
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, (words, told.output, told.exception)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_typing_error_names_the_nearest_command():
+    told = CliRunner().invoke(app, ["curv"])
+    assert told.exit_code == 2
+    assert "Did you mean 'curve'?" in told.stderr
+
+
+def test_the_laws_are_in_the_help_of_their_option():
+    *names, last = sized_laws()
+    assert f"Token law: {', '.join(names)} or {last}." in " ".join(help_of("curve", columns=200).split())
 
 
 def test_no_arguments_is_help():
@@ -57,7 +87,7 @@ def test_completion_knows_the_commands():
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_commands_that_print_tables_print_json(name):
-    source = inspect.getsource(sys.modules[inspect.unwrap(COMMANDS[name]).__module__])
+    source = inspect.getsource(import_module(f"attnlimit.cli.{name}"))
     if name in NO_TABLE:
         assert not re.search(r"\b[tT]able\(", source)
     else:
@@ -66,7 +96,7 @@ def test_commands_that_print_tables_print_json(name):
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_option_is_explained(name):
-    for parameter in typer.main.get_command(app).commands[name].params:
+    for parameter in command(name).params:
         assert getattr(parameter, "help", None), parameter.name
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlimit.designs import Coins, Different, Independent, Kept, Sampling, draws
+from attnlimit.designs.kept import masks
 from attnlimit.errors import InputError
 
 samplings = st.builds(
@@ -103,3 +104,17 @@ def test_places_are_needed_where_they_matter() -> None:
     with pytest.raises(InputError, match="whole populations only"):
         Kept(around=2).count(torch.tensor([0]), torch.tensor([1]))
     assert Coins().name == "coins"
+
+
+def test_masks_of_several_sets_are_those_of_each(generator: torch.Generator) -> None:
+    scores, places = torch.randn(6, 30, generator=generator), torch.arange(6) * 5
+    scores[:, 25:] = -torch.inf
+    sets = [
+        Kept(),
+        Kept(top=4),
+        Kept(own=True, sinks=2),
+        Kept(own=True, sinks=2, top=7),
+        Kept(window=3, top=40),
+    ]
+    expected = torch.stack([one.mask(scores, places) for one in sets])
+    assert torch.equal(masks(sets, scores, places), expected)

@@ -66,3 +66,36 @@ def test_bad_input():
         )
     with pytest.raises(InputError, match="outputs are all zero"):
         al.sample_complexity(al.Head([[0.0]]), law, rel_error=0.1)
+
+
+def test_error_that_is_rarely_exceeded():
+    head, law = al.Head([[1.0]]), al.Gaussian(dim=1)
+    result = al.sample_complexity(head, law, abs_error=0.4, queries=[[1.0]], delta=0.05)
+    before, there = (al.error_law(head, law, n, [1.0]).exceeds(0.4) for n in (result.n - 1, result.n))
+    assert there <= 0.05 < before
+    assert "with probability 0.95" in repr(result)
+    assert result.to_dict()["delta"] == 0.05
+
+
+@pytest.mark.parametrize("delta", [None, 0.1])
+def test_different_keys_of_a_population(delta):
+    pop, plan = al.Gaussian(dim=1).sample(15, generator=1), al.Sampling(draw=al.Different())
+    head, x = al.Head([[1.0]]), pop.tokens[:2]
+    result = al.sample_complexity(head, pop, abs_error=0.3, queries=x, delta=delta, sampling=plan)
+    for query, n in zip(x, result.per_query, strict=True):
+        laws = [al.error_law(head, pop, k, query, sampling=plan) for k in (n - 1, n)]
+        before, there = ((law.rms, 0.3) if delta is None else (law.exceeds(0.3), delta) for law in laws)
+        assert there[0] <= there[1]
+        assert before[0] > before[1]
+
+
+def test_certainty_is_of_single_queries():
+    head, law = al.Head([[1.0]]), al.Gaussian(dim=1)
+    with pytest.raises(InputError, match="delta and sampling are for single queries"):
+        al.sample_complexity(head, law, rel_error=0.1, delta=0.05)
+    with pytest.raises(InputError, match="delta must be a probability between 0 and 1, got 2"):
+        al.sample_complexity(head, law, rel_error=0.1, queries=[[1.0]], delta=2.0)
+    with pytest.raises(InputError, match="there are 2: give direction="):
+        al.sample_complexity(
+            al.Head(torch.eye(2).double()), al.Gaussian(dim=2), rel_error=0.1, queries=[[1.0, 0.0]], delta=0.1
+        )

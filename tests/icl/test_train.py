@@ -308,7 +308,7 @@ def test_methods_cannot_be_built_badly(method: type, options: dict, message: str
         ({"lengths": 0}, "lengths must be a whole number of at least 1, got 0"),
         ({"lengths": [10, 2.5]}, "lengths must be a whole number"),
         ({"lengths": []}, "lengths is empty"),
-        ({"attention": "cosine"}, "attention must be one of softmax, linear, got 'cosine'"),
+        ({"attention": "cosine"}, "attention must be one of softmax, opposite, linear, got 'cosine'"),
         ({"start": Start(init=(torch.eye(2), torch.eye(3)))}, "U must be 3×3"),
         ({"evaluation": Evaluation(reports=(31,))}, "reports must be steps from 0 to 30"),
         ({"generator": "x"}, r"generator must be a torch\.Generator or a seed"),

@@ -62,21 +62,27 @@ def plain_loss(
 ) -> torch.Tensor:
     """One model, written as one would."""
     scores = (tokens @ (batch.query[seed] @ U.T)[..., None])[..., 0]
-    weights = scores.softmax(-1) if attention == "softmax" else scores / tokens.shape[1]
+    weights = scores / tokens.shape[1] if attention == "linear" else scores.softmax(-1)
+    if attention == "opposite":  # a second head, with its own matrices −U and −V, half of each
+        other = (tokens @ (batch.query[seed] @ -U.T)[..., None])[..., 0].softmax(-1)
+        pair = [(one[:, None] @ tokens)[:, 0] @ W.T for one, W in ((weights, V / 2), (other, -V / 2))]
+        return task.risk(task.read(pair[0] + pair[1]), batch.target[seed]).mean()
     output = (weights[:, None] @ tokens)[:, 0] @ V.T
     return task.risk(task.read(output), batch.target[seed]).mean()
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize("attention", ["softmax", "opposite", "linear"])
 @pytest.mark.parametrize("task", TASKS, ids=repr)
 def test_closed_form_gradients_equal_autograd(task: InContextTask, attention: str) -> None:
     U, V = models(task, 2, len(LENGTHS))
     generators = [stream(0, 0, seed, 5) for seed in range(2)]
-    batch = draw(task, "softmax", LENGTHS, 16, generators, torch.float64)
+    batch = draw(
+        task, "softmax" if attention == "linear" else attention, LENGTHS, 16, generators, torch.float64
+    )
     tokens = [prompts_of(batch, seed) for seed in range(2)]
     if attention == "linear":  # the same prompts, as linear attention sees them
         seen = linear_moments(batch.seen, LENGTHS)
-        batch = Batch(batch.query, batch.target, batch.vector, batch.root, seen, LENGTHS)
+        batch = Batch(batch.query, batch.target, batch.vector, batch.root, seen, LENGTHS, "linear")
     pull = finite_pull(task, U, V, batch, LENGTHS)
     others = finite_losses(task, U, V, batch, (12, 3))
     for seed in range(2):

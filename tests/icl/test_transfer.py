@@ -7,7 +7,7 @@ import torch
 from scipy import integrate, optimize
 
 import attnlimit as al
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.icl import (
     Block,
     Classification,
@@ -126,7 +126,7 @@ def test_tuned_weights_are_what_training_finds() -> None:
     "find", [lambda name: tuned(GENERAL, 5, name), lambda name: long_prompt_constant(GENERAL, name)]
 )
 def test_unknown_attention_is_not_tuned(find) -> None:
-    with pytest.raises(InputError, match="attention must be one of softmax, linear, got 'relu'"):
+    with pytest.raises(InputError, match="attention must be one of softmax, opposite, linear, got 'relu'"):
         find("relu")
 
 
@@ -224,3 +224,42 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="tuned is for LinearRegression"):
         tuned(Classification(2), 10)
     assert al.icl.transfer is transfer
+
+
+# --- two opposite heads -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["opposite", "linear"])
+def test_exact_risk_equals_that_of_drawn_prompts(attention: str) -> None:
+    """Six comparisons, each beyond 5 standard errors with probability 6e-7; one head has another risk, at the same weights."""
+    lengths = [3, 10, 40]
+    for block in (endpoint(GENERAL), Block(endpoint(GENERAL).A / 3, 3 * endpoint(GENERAL).b)):
+        exact = finite_risk(GENERAL, block, lengths, attention=attention)
+        drawn = finite_risk(GENERAL, block.embed(), lengths, attention=attention, prompts=20_000, generator=5)
+        assert bool(((exact.risk - drawn.risk).abs() <= 5 * drawn.standard_error).all())
+        one_head = finite_risk(GENERAL, block, lengths)
+        assert bool(((one_head.risk - drawn.risk).abs() > 5 * drawn.standard_error).any())
+
+
+def test_opposite_heads_of_small_scores_are_linear_attention_with_one_token_less() -> None:
+    """b → ∞ with bA fixed: (1/L) Σ y_i(x_i − x̄)ᵀbA x_q, and L−1 centred Gaussian tokens are L−1 independent ones."""
+    for length in (2, 5, 300):
+        best, least = tuned(GENERAL, length - 1, "linear") if length > 2 else (endpoint(GENERAL), None)
+        flat = Block(best.A * length / (length - 1) / 1e4, best.b * 1e4)
+        found = float(finite_risk(GENERAL, flat, length, attention="opposite").risk[0])
+        exact = finite_risk(GENERAL, best, length - 1, attention="linear").risk[0]
+        assert found == pytest.approx(float(exact), rel=2e-3)  # quasi-random queries
+        assert least is None or least == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_two_opposite_heads_pay_no_price() -> None:
+    constant = long_prompt_constant(GENERAL, "opposite")
+    assert constant == long_prompt_constant(GENERAL, "linear") < long_prompt_constant(GENERAL) / 2
+    assert 10**5 * tuned(GENERAL, 10**5, "opposite")[1] == pytest.approx(constant, rel=2e-3)
+
+
+def test_opposite_heads_need_centred_prompts() -> None:
+    with pytest.raises(
+        NotKnown, match="Two opposite heads have the infinite-prompt model of one where prompts are centred"
+    ):
+        train(MixtureDenoising(3), 5, attention="opposite")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from attnlimit.exact.populations import Seen
+from attnlimit.numerics import condensed as module
 from attnlimit.numerics.condensed import as_they_are, condensed
 
 
@@ -30,6 +31,26 @@ def _sums(atoms, tau, p):
     r = p * (-y).exp() / q
     return (
         (q.log() * atoms.number).sum(-1),
-        torch.einsum("tmj,mjp->tmp", r * y, atoms.vector),
+        torch.einsum("tmj,mjp->tmp", r * y, atoms.vector.double()),
         (r * (1 - r) * y.square() * atoms.square).sum(-1),
     )
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+def test_bins_condensed_by_the_kernel_and_by_torch(dtype, close, monkeypatch):
+    """Sparse stretches keep their bins, dense ones become six points; some keys are left out."""
+    pytest.importorskip("numba")
+    g = torch.Generator().manual_seed(1)
+    scores, values = (torch.randn(*size, generator=g, dtype=dtype) for size in ((3, 400), (400, 5)))
+    scores = torch.tensor([[0.3], [1.5], [4.0]], dtype=dtype) * scores
+    hidden = torch.rand(3, 400, generator=g) < 0.2
+    seen = Seen(scores, values, hidden)
+    compiled, _ = seen.atoms(None)
+    monkeypatch.setattr(module, "has_numba", lambda: False)
+    plain, _ = seen.atoms(None)
+    number = (~hidden).sum(1).double()
+    tau = torch.arange(-14, 6, 0.5, dtype=torch.float64)[:, None, None]
+    for one in (compiled, plain):
+        torch.testing.assert_close(one.number.sum(1), number, rtol=1e-5, atol=0)
+    for one, other in zip(_sums(compiled, tau, 0.3), _sums(plain, tau, 0.3), strict=True):
+        assert float((one - other).abs().max() / other.abs().max()) < close

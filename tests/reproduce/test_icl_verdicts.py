@@ -10,6 +10,7 @@ import torch
 
 from attnlimit import exponents
 from attnlimit.icl import LinearRegression, ar1, tuned
+from attnlimit.icl.training import MEASURED
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.reproduce import Outcome, find
 from attnlimit.sampling import Convergence
@@ -55,6 +56,33 @@ def regression(softmax: Trained, linear: Trained) -> list:
         varies = {"task.rho": 0.5, "attention": name}
         made.append(Point(index, varies, what, replace(one, what=what)))
     return made
+
+
+def test_the_price_of_one_head_and_of_two() -> None:
+    """Trained risks made from the exact ones: as they should be; two heads that pay what one does; and another risk than their weights'."""
+    length, task = 40, {"dim": 5, "noise": 0.1}
+    built = LinearRegression(5, noise=0.1)
+    found = {name: tuned(built, length, name) for name in ("softmax", "opposite", "linear")}
+
+    def points(**risks: float) -> list:
+        made = []
+        for index, (name, (block, risk)) in enumerate(found.items()):
+            what = Asked.model_validate({**WHAT, "task": task, "lengths": [length], "attention": name})
+            U, V = (part.expand(3, 3, 1, 6, 6) for part in block.embed())
+            values = risks.get(name, risk) * torch.tensor([0.999, 1.0, 1.001], dtype=torch.float64)
+            rest = {part: values[:, None].expand(3, 3, 1) for part in ("risk", *MEASURED) if part in ARRAYS}
+            nothing = {"times": None, "flow_risk": None, "parameter_gap": None, "test_risk": U[..., :0, 0]}
+            made.append(
+                Point(index, {"attention": name}, what, Trained(what, {**rest, **nothing, "U": U, "V": V}))
+            )
+        return made
+
+    result = find("two-heads")
+    assert [one.outcome for one in result.verdicts(points())] == [AGREES] * 4
+    as_one = points(opposite=found["softmax"][1])
+    assert [one.outcome for one in result.verdicts(as_one)] == [AGREES, AGREES, DIFFERS, DIFFERS]
+    assert len(result.figure(as_one).axes) == 2
+    assert len(result.table(as_one)) > 0
 
 
 def verdict_of(name: str, runs: list, words: str):

@@ -1,19 +1,53 @@
-"""The coordinator is killed with SIGKILL at fifty random moments: what was committed is there, once, and the store is sound."""
+"""Studies, trainings, analyses and reports are killed with SIGKILL at random moments, and started again, until they end: what was
+there stays, once and whole, and the end is bit for bit that of a run which nobody killed. `make kills` does so a thousand times."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import sqlite3
+import string
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from attnlimit.studies import open_run, run_study, study_from
+import pytest
+import torch
 
-KILLS, TASKS = 50, 400
+from attnlimit.files.tensors import read_tensors, write_tensors
+from attnlimit.icl import Evaluation, LinearRegression, Optimizer, Saving, train
+from attnlimit.studies import run_study, study_from
+
+TIMES = int(os.environ.get("KILLS_TIMES", "1"))
+TASKS = 200
+Say = Callable[[int], None]
 
 
-def looked_at(folder: Path) -> dict[bytes, bytes]:
-    """What the store holds after a kill, once SQLite has found it sound."""
+@dataclass(frozen=True)
+class Work:
+    """What a killed process was doing."""
+
+    run: Callable[[Path, Say], object]
+    """Into a folder; says how many things are safe there, so far."""
+    look: Callable[[Path], dict[Any, bytes]]
+    """The things that are there, found sound."""
+    kills: int
+
+
+# --- a study ------------------------------------------------------------------------------------------
+
+STUDY = study_from(
+    {"name": "p", "kind": "probe", "what": {"seconds": 0.01}, "grid": {"value": list(range(TASKS))}}
+)
+
+
+def stored(folder: Path) -> dict[bytes, bytes]:
+    """Results, once SQLite has found the store sound."""
+    if not (folder / "store.sqlite").exists():
+        return {}
     connection = sqlite3.connect(folder / "store.sqlite")
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -28,47 +62,145 @@ def looked_at(folder: Path) -> dict[bytes, bytes]:
         connection.close()
 
 
-def first_claim(study, folder: Path, forked) -> float:
-    """Seconds until a run has its first result, so that kills come before and after that on any machine."""
-    begin = time.monotonic()
-    process, heard = forked(lambda say: run_study(study, folder, report=lambda now: say(now.done)))
-    while heard.recv() == 0:
-        pass
-    process.kill()
-    return time.monotonic() - begin
+def study(folder: Path, say: Say) -> None:
+    run_study(STUDY, folder, report=lambda now: say(now.done))
 
 
-def test_killed_at_fifty_random_moments(tmp_path, forked):
-    study = study_from(
-        {"name": "p", "kind": "probe", "what": {"seconds": 0.01}, "grid": {"value": list(range(TASKS))}}
+# --- a training, an analysis, a report ----------------------------------------------------------------
+
+
+def files(*names: str) -> Callable[[Path], dict[str, bytes]]:
+    """What is in these files, once the first of them is there."""
+
+    def content(path: Path) -> bytes:
+        if path.suffix != ".safetensors":
+            return path.read_bytes()
+        tensors, header = read_tensors(path)  # whose bytes have no one order
+        return repr([sorted(header.items()), [(key, one.tolist()) for key, one in tensors.items()]]).encode()
+
+    def look(folder: Path) -> dict[str, bytes]:
+        there = [name for name in names if (folder / names[0]).exists() and (folder / name).exists()]
+        return {name: content(folder / name) for name in there}
+
+    return look
+
+
+def training(folder: Path, say: Say) -> None:
+    folder.mkdir(exist_ok=True)
+    made = train(
+        LinearRegression(2),
+        [4, 8],
+        optimizer=Optimizer(steps=48, lr=0.05, batch=16),
+        evaluation=Evaluation(reports=12, prompts=64),
+        saving=Saving(checkpoint=folder / "training.safetensors", progress=lambda done, total: say(0)),
     )
-    moments, folder = random.Random(5), tmp_path / "run"
-    start = first_claim(study, tmp_path / "other", forked)
-    known: dict[bytes, bytes] = {}
-    grew = waited = 0
-    for _ in range(KILLS):
-        process, heard = forked(lambda say: run_study(study, folder, report=lambda now: say(now.done)))
-        time.sleep(moments.uniform(0, 2.5 * start))
-        process.kill()
+    write_tensors(folder / "made.safetensors", {"risk": made.risk, "U": made.U, "V": made.V}, {})
+
+
+def loaded() -> Any:
+    """A small BERT of letters, the same in every process."""
+    transformers = pytest.importorskip("transformers")
+    from attnlimit.models.see.load import Loaded
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.BertModel(config).eval().requires_grad_(False)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+    Path("vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    return Loaded(model, transformers.BertTokenizerFast("vocab.txt"), "letters", "encoder")
+
+
+def analysis(folder: Path, say: Say) -> None:
+    from attnlimit.models.analyse.analyze import Reading, analyze
+
+    text = " ".join(random.Random(0).choices(string.ascii_lowercase, k=200))
+    reading = Reading(tokens=24, passages=3, queries=4, answer=1)
+    run = analyze(
+        LOADED[0], [text], reading=reading, folder=folder, progress=lambda done, total: say(0), note=NOTES.append
+    )  # fmt: skip
+    run.save(folder)
+
+
+def report(folder: Path, say: Say) -> None:
+    from attnlimit.report.html import write_report
+
+    if not (folder / "run.json").exists():
+        analysis(folder, say)
+    with contextlib.chdir(folder):  # whose name is in the page
+        for _ in range(2):
+            write_report(".")
+            say(0)
+
+
+LOADED: list[Any] = []
+NOTES: list[str] = []
+RUN = ("run.json", "answer.safetensors")
+WORKS = {
+    "study": Work(study, stored, 12 * TIMES),
+    "training": Work(training, files("made.safetensors"), 5 * TIMES),
+    "analysis": Work(analysis, files(*RUN), 5 * TIMES),
+    "report": Work(report, files(*RUN, "report.html"), 3 * TIMES),
+}
+
+
+# --- killing ------------------------------------------------------------------------------------------
+
+
+def killed(process: Any, heard: Any, moments: random.Random) -> tuple[bool, int]:
+    """Let it say something a few times, kill it at a random moment before it would again, however fast or slow this machine
+    is; whether it was still at work, and the last that it said."""
+    last, before, gap = 0, time.monotonic(), 0.3
+    try:
+        for _ in range(moments.randrange(6)):
+            last = heard.recv()
+            gap, before = time.monotonic() - before, time.monotonic()
+        time.sleep(moments.uniform(0, gap))
+    except EOFError:
         process.join()
-        claimed = 0
+        assert process.exitcode == 0
+        return False, last
+    process.kill()
+    process.join()
+    try:
         while heard.poll():
-            try:
-                claimed = heard.recv()
-            except EOFError:
-                break
-        if not (folder / "store.sqlite").exists():
-            continue
-        found = looked_at(folder)
-        assert known.items() <= found.items()  # nothing that was there is gone or changed
-        assert claimed <= len(found)  # nothing was claimed that is not there
-        grew += len(found) > len(known)
-        waited += claimed == 0
-        known = found
-    assert grew >= 10  # kills came while results were being written
-    assert waited >= 3  # and before
-    finished = run_study(study, folder)
-    assert (finished.reused, finished.done, finished.total) == (len(known), TASKS, TASKS)
-    with open_run(folder) as run:
-        values = sorted(result.value for *_, result in run.results())
-    assert values == list(range(TASKS))
+            last = heard.recv()
+    except EOFError:
+        pass
+    return process.exitcode != 0, last
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_killed_at_random_moments(name, tmp_path, forked):
+    work, moments = WORKS[name], random.Random(5)
+    LOADED[:] = [loaded()] if name in ("analysis", "report") else []
+
+    def started(folder: Path) -> tuple[Any, Any]:
+        def alone(say: Say) -> None:
+            torch.set_num_threads(1)
+            work.run(folder, say)
+
+        return forked(alone)
+
+    work.run(tmp_path / "warm", lambda done: None)
+    process, _ = started(tmp_path / "whole")
+    process.join()
+    assert process.exitcode == 0
+    whole = work.look(tmp_path / "whole")
+    kills = grew = rounds = 0
+    while kills < work.kills:
+        folder, known, at_work = tmp_path / f"round-{rounds}", {}, True
+        while at_work:
+            at_work, claimed = killed(*started(folder), moments)
+            found = work.look(folder)
+            assert known.items() <= found.items() <= whole.items()  # nothing is gone, changed or half
+            assert claimed <= len(found)  # nothing was claimed that is not there
+            kills += at_work
+            grew += at_work and claimed > len(known)
+            known = found
+        assert known == whole
+        assert not list(folder.glob("**/unfinished.safetensors"))
+        rounds += 1
+        print(f"{name}: {kills} kills, {rounds} runs to the end")  # noqa: T201
+    assert name != "study" or grew >= work.kills // 4  # kills came while results were being written

@@ -45,6 +45,7 @@ def quiet_sleep(monkeypatch):
     monkeypatch.setattr("attnlimit.studies.kinds.probe.time.sleep", lambda seconds: None)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
 def test_workers_give_the_same_bytes_and_survive_kills(tmp_path, quiet_sleep):
     """One run: real tasks, then probes; workers are killed on the way, and one probe kills those that run it."""
     made: list[Processes] = []
@@ -83,7 +84,7 @@ def test_workers_give_the_same_bytes_and_survive_kills(tmp_path, quiet_sleep):
         failures = run.failures()
         poison = [one for one in failures if one.point == 40]
     assert [one.how for one in poison] == ["died"] * 3  # set aside after three workers
-    assert "the worker was killed by SIGKILL" in poison[0].message
+    assert "the worker was killed by SIGKILL (the system does so when memory runs out" in poison[0].message
     assert len(failures) - len(poison) <= len(killed)  # the other death cost one task, which was run again
     run_study(study_from(harmless), tmp_path / "probes")
     assert contents(tmp_path / "killed") == contents(tmp_path / "probes")
@@ -106,6 +107,22 @@ def test_workers_stop_at_once_and_are_gone(tmp_path):
     assert finished.interrupted
     assert time.monotonic() - start < 30
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_worker_that_hangs_is_ended_and_its_task_set_aside(tmp_path):
+    """The others are done, the message says why, and the run goes on when the task no longer hangs."""
+    cases = [{"value": 1.0}, {"value": 2.0, "seconds": 3600.0}, {"value": 3.0}]
+    study = study_from({"name": "p", "kind": "probe", "cases": cases, "task_seconds": 0.3})
+    finished = run_study(study, tmp_path, lambda stop: Processes(1, task_seconds=study.task_seconds))
+    assert (finished.done, finished.total, finished.failed) == (2, 3, 1)
+    with open_run(tmp_path) as run:
+        told = run.failures()
+    assert [one.how for one in told] == ["died"] * 3
+    assert "it did not end within 0.3 s (task_seconds), so its worker was ended" in told[0].message
+    before = contents(tmp_path)
+    cases[1] = {"value": 2.0}
+    assert run_study(study_from({"name": "p", "kind": "probe", "cases": cases}), tmp_path).reused == 2
+    assert before.items() < contents(tmp_path).items()
 
 
 def test_workers_that_cannot_start_are_told_of(tmp_path, monkeypatch):

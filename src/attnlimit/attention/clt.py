@@ -90,10 +90,24 @@ def clt(head: Head, measure: Measure, x: Array) -> CLT:
     if not bool(measure.in_domain(2 * a).all()):
         raise LimitDoesNotExist(
             f"No central limit theorem: Λ(2a) is infinite for {measure!r} (finite on {measure.domain}), so n-token "
-            "attention has a limit at these queries but no finite variance. Use head.scaled(kappa) with kappa ≤ 1/2."
+            f"attention has a limit at these queries but no finite variance.{_stable(measure, a)} Use head.scaled(kappa) with "
+            "kappa ≤ 1/2."
         )
     log_chi2 = measure.cgf(2 * a) - 2 * measure.cgf(a)
     delta = measure.tilted_mean(2 * a) - measure.tilted_mean(a)
     spread = measure.tilted_value_cov(2 * a) + delta[..., :, None] * delta[..., None, :]
     half = head.read_linear(spread.contiguous())
     return CLT(log_chi2, head.read_linear(half.mT.contiguous()), head.read_linear(delta))
+
+
+def _stable(measure: Measure, a: Tensor) -> str:
+    """The law of the error there, in words, at the worst query."""
+    flat = a.reshape(-1, a.shape[-1])
+    tails = [tail for one in flat[~measure.in_domain(2 * flat)] if (tail := measure.tail(one)) is not None]
+    if not tails:
+        return ""
+    index = min(tail.index for tail in tails)
+    return (
+        f" Weights have tail index α = {index:.3g}: the error is of order n^−(1 − 1/α) = n^−{1 - 1 / index:.3g} up to logarithms, with a "
+        "stable law (attnlimit.heavy_tails)."
+    )

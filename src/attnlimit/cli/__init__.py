@@ -26,6 +26,7 @@ PANELS = {
         "verify": "The model with budgets against the full one, and a verdict.",
         "compare": "Budgets beside other methods that read as many keys.",
         "downstream": "The model's task against the keys of its heads.",
+        "explain": "What every head reads, its roles, and how sure that is.",
         "report": "A run as one HTML file.",
     },
     "Token laws": {

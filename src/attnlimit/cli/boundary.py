@@ -37,7 +37,7 @@ class Boundary(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself, whose file is imported now that it is wanted."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, found and command(name), rest
+        return name, command(name) if found and name else None, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 import typer
 
 import attnlimit as al
 from attnlimit.cli.common import AsJson, numbers, out, print_json, progress, table
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import InputError
+from attnlimit.exact import Complexity
 
 
 @of_law()
@@ -20,6 +22,12 @@ def complexity(
         str | None, typer.Option(help="Errors relative to the outputs' size: 0.05, or 0.01,0.05,0.1.")
     ] = None,
     abs_error: Annotated[str | None, typer.Option(help="Errors in the unit of the outputs.")] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Probability with which the first output at the query (1, 0, …) may err by more; else: rms over queries."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Least number of tokens n(ε) whose attention is within ε of the infinite-token limit (exact, to the token)."""
@@ -31,7 +39,7 @@ def complexity(
     with progress("errors") as step:
         for done, error in enumerate(wanted):
             step(done, len(wanted))
-            results.append(al.sample_complexity(head, law, **{name: error}))
+            results.append(_least(head, law, error, name == "rel_error", delta))
     if as_json:
         print_json(
             {"results": [{name: error, **one.to_dict()} for error, one in zip(wanted, results, strict=True)]}
@@ -41,4 +49,19 @@ def complexity(
     out.print(
         table(f"{law!r}, horizon {al.horizon(head, law):.3g}", [name, "error allowed", "tokens n(ε)"], rows)
     )
-    out.print(f"Error: rms over queries; relative to {results[0].scale}. Method: {results[0].method}.")
+    what = (
+        "rms over queries"
+        if delta is None
+        else f"of the first output at (1, 0, …), exceeded with probability {delta:g}"
+    )
+    out.print(f"Error: {what}; relative to {results[0].scale}. Method: {results[0].method}.")
+
+
+def _least(head: al.Head, law: al.Measure, error: float, relative: bool, delta: float | None) -> Complexity:
+    rel_error, abs_error = (error, None) if relative else (None, error)
+    if delta is None:
+        return al.sample_complexity(head, law, rel_error=rel_error, abs_error=abs_error)
+    query, first = (torch.eye(size, dtype=torch.float64)[:1] for size in (head.query_dim, head.V.shape[-2]))
+    return al.sample_complexity(
+        head.along(first[0]), law, rel_error=rel_error, abs_error=abs_error, queries=query, delta=delta
+    )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import attnlimit as al
 from attnlimit.cli.common import AsJson, Plot, Sizes, out, print_json, progress, table, whole_numbers
 from attnlimit.cli.law_options import of_law
-from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist, NotKnown
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
+    from attnlimit.exact import HeavyTails
     from attnlimit.rates import PowerFit
 
 
@@ -39,7 +41,8 @@ def curve(
 ) -> None:
     """Error of n-token attention against its infinite-token limit, for each n.
 
-    Exact by default: (E_x E‖Γₙ − Γ‖²)^½ (rms) and E_x (E‖Γₙ − Γ‖²)^½ (mean_rms) over random queries, no Monte Carlo.
+    Exact by default: (E_x E‖Γₙ − Γ‖²)^½ (rms) and E_x (E‖Γₙ − Γ‖²)^½ (mean_rms) over random queries, no Monte Carlo. Where some
+    queries have no limit (Laplace tokens), a typical query of each kind: stable errors, and weights that do not vanish.
     """
     sizes = whole_numbers(n)
     if method == "exact":
@@ -76,7 +79,12 @@ def _asymptotic(head: al.Head, law: al.Measure) -> al.Rates | None:
 def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot: Path | None) -> None:
     from attnlimit.exact.curve import query_average
 
-    rms, mean_rms = query_average(head, law, max(sizes))(sizes)
+    try:
+        rms, mean_rms = query_average(head, law, max(sizes))(sizes)
+    except (LimitDoesNotExist, NotKnown):
+        if not _heavy(head, law, sizes, as_json, plot):
+            raise
+        return
     asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
@@ -103,6 +111,63 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     methods = dict.fromkeys((rms.method, mean_rms.method))
     out.print(f"Method: {'; mean rms '.join(methods)}.")
     _say_last(asymptotic, where)
+
+
+def _heavy(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot: Path | None) -> bool:
+    """Of random queries, shares by the tail of their weights, and what happens at the middle one of each kind; False where the law
+    does not know its tails."""
+    import torch
+
+    from attnlimit.exact import heavy_tails
+    from attnlimit.exact.curve import QUERIES, QUERY_SEED
+    from attnlimit.report.figures.heavy_tails import heavy_tails_figure
+
+    x = law.sample(QUERIES, generator=QUERY_SEED).tokens
+    tails = [law.tail(a) for a in head.score_vector(head.checked(x))]
+    index = torch.tensor([math.nan if tail is None else tail.index for tail in tails], dtype=torch.float64)
+    if bool(index.isnan().any()):
+        return False
+    kinds = {"central limit": index > 2, "stable error": (index > 1) & (index <= 2), "no limit": index <= 1}
+    shares = {name: float(those.double().mean()) for name, those in kinds.items()}
+    found: list[HeavyTails] = []
+    with progress("queries") as step:
+        for those in (those for those in kinds.values() if bool(those.any())):
+            middle = those.nonzero()[:, 0][index[those].argsort()[int(those.sum()) // 2]]
+            found.append(heavy_tails(head, law, x[middle], sizes))
+            step(len(found), len(kinds))
+    where = None if plot is None else save(heavy_tails_figure(*found), plot)
+    if as_json:
+        print_json({"n": sizes, "shares": shares, "queries": [one.to_dict() for one in found]})
+        return True
+    told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
+    out.print(
+        f"{law!r}: weights e^score have heavy tails, P(w > t) ~ t^−α. Of {QUERIES} random queries: {told}."
+    )
+    for one in found:
+        out.print(f"\n{one.words}")
+        columns, rows = _heavy_rows(one)
+        if len(columns) > 1:
+            out.print(table("", columns, rows))
+    out.print(f"One query of each kind, that of middle α. Method: {found[0].method}.")
+    if found[0].sum_squares is None:
+        out.print("Exact curves are known for queries along an axis, as in one dimension.")
+    _say_last(None, where)
+    return True
+
+
+def _heavy_rows(one: HeavyTails) -> tuple[list[str], list[tuple[Any, ...]]]:
+    curves = {"E Σp²": one.sum_squares, "largest p": one.largest}
+    if one.limit_exists:
+        curves |= {"typical error": one.typical, "rms": one.rms, "stable law": one.stable}
+    else:
+        curves |= {"mean output": one.output, "as n → ∞": one.output_far}
+    shown: dict[str, list[Any]] = {
+        name: values.tolist() for name, values in curves.items() if values is not None
+    }
+    if one.interval is not None:
+        shown["9 of 10 errors"] = [f"{low:.2g} to {high:.2g}" for low, high in one.interval.T.tolist()]
+    rows = zip((f"{size:,}" for size in one.n), *shown.values(), strict=True)
+    return ["tokens n", *shown], list(rows)
 
 
 def _monte_carlo(

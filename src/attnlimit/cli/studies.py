@@ -99,7 +99,9 @@ def _executor(stop: Stop, study: Study, workers: int, dask: str | None) -> Execu
             raise InputError(
                 f"The study asks for workers with {study.resources}: they are Dask's, use --dask."
             )
-        alone = workers == 1 and study.task_seconds is None  # a task can only be ended in a process of its own
+        alone = (
+            workers == 1 and study.task_seconds is None
+        )  # a task can only be ended in a process of its own
         return Serial(stop) if alone else Processes(workers, study.threads, study.task_seconds)
     cluster = connect(dask, workers, study.threads, labels(study), study.task_seconds)
     err.print(f"Dask dashboard: {cluster.dashboard}")

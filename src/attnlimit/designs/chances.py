@@ -13,7 +13,7 @@ from attnlimit.designs.draw import Draw, Moments, Rest, uniform
 from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count, Rising
-from attnlimit.numerics.laplace import HEAVY, SLOW_START, STEP, tau_grid
+from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
 @door
@@ -87,9 +87,7 @@ def chance_moments(
 
     P₀ = Π(1 − π_j) the chance that no key is drawn, which does not count; the bias alike.
     """
-    present = rest.atoms.log_mass > -torch.inf
-    if bool((present.sum(1, keepdim=True) != rest.number).any()):
-        raise InputError("Chances are of keys one by one, and these are binned by score: use binned=False.")
+    present = rest.key_by_key("Chances").log_mass > -torch.inf
     each = [
         _at(rest, chances_of(sizes * present, size[:, None]), size[:, None], many[:, None])
         for size, many in zip(n.expand_as(stands_for).unbind(1), stands_for.unbind(1), strict=True)
@@ -100,7 +98,7 @@ def chance_moments(
 
 def _at(rest: Rest, chance: Tensor, n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
     """At one n, for each query."""
-    atoms, kept, number = rest
+    atoms, kept, number = rest.key_by_key("Chances"), rest.kept, rest.number
     drawn = chance > 0
     factor = n.minimum(number) / number / chance.where(drawn, 1.0)
     error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
@@ -108,7 +106,7 @@ def _at(rest: Rest, chance: Tensor, n: Tensor, stands_for: Tensor) -> tuple[Tens
         scores=(atoms.scores + factor.log()).where(drawn, 0.0),
         log_mass=atoms.log_mass.masked_fill(~drawn, -torch.inf),
     )
-    tau = tau_grid(atoms, int(number.max()), kept, SLOW_START)
+    tau = tau_grid(atoms, int(number.max()), kept, late=True)
     y = (tau[..., None] + atoms.scores[:, None]).clamp_max(HEAVY).exp()
     pi = chance[:, None]
     log_phi = torch.where(pi < 1, torch.log1p(pi * torch.expm1(-y)), -y).where(drawn[:, None], 0.0).sum(-1)
@@ -121,7 +119,7 @@ def _at(rest: Rest, chance: Tensor, n: Tensor, stands_for: Tensor) -> tuple[Tens
         own = (tau + kept.log_weight[:, None] - stands_for.log()).clamp_max(HEAVY).exp()
         log_phi, alone = log_phi - own, kept.mean_error
         drift = drift + own[..., None] * alone[:, None]
-    phi, step = log_phi.exp(), STEP * atoms.smooth
+    phi, step = log_phi.exp(), atoms.step
     square = step * (phi * (drift.square().sum(-1) + noise)).sum(1) - empty * alone.square().sum(-1)
     bias = step * (phi[..., None] * drift).sum(1) - empty[:, None] * alone
     return square / (1 - empty), bias / (1 - empty)[:, None]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks, uniform
+from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned, uniform
 from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
-from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
+from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
 @door
@@ -41,6 +42,19 @@ class Coins(Draw):
     def exact(self, rest: Rest, n_max: int) -> Moments:
         return in_blocks(rest, lambda some: partial(coin_moments, some))
 
+    def transform(self, terms: Terms, n: int, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
+        """(Π (1 − p + p e^{iλy_j}) − (1 − p)^R) / (1 − (1 − p)^R)."""
+        p, many = n / terms.number, (terms.mass * terms.number).to(torch.complex128)
+        nobody = (1 - p) ** terms.number
+        return ((torch.log1p(p * turned(lam[:, None] * terms.y)) @ many).exp() - nobody) / (1 - nobody)
+
+    def ways(self, mass: Float[Tensor, " j"], number: float, n: int) -> Ways:
+        many, p = (mass * number).round()[:, None], n / number
+        c = torch.arange(int(many.max()) + 1, dtype=mass.dtype, device=mass.device)
+        there, absent = torch.tensor(p, dtype=mass.dtype), torch.tensor(1 - p, dtype=mass.dtype)
+        log_ways = log_sets(many, c) + torch.xlogy(c, there) + torch.xlogy((many - c).clamp_min(0), absent)
+        return Ways(log_ways.masked_fill(c > many, -torch.inf), None, math.log1p(-((1 - p) ** number)))
+
 
 def coin_moments(
     rest: Rest, n: Float[Tensor, "#m k"], stands_for: Float[Tensor, "m k"]
@@ -52,21 +66,23 @@ def coin_moments(
     and the bias is ∫ e^{−tW_S} Φ (U_S + Σ r_j w_j u_j) dt, less what no key at all adds to them, and over the probability
     1 − (1 − p)^R that there is one.
     """
-    atoms, kept, number = rest
+    atoms, kept, number = rest[:3]
     p = (n / number).clamp_max(1.0).expand(len(number), -1)
-    tau = tau_grid(atoms, int(number.max()), kept, FAST_START)
+    tau = tau_grid(atoms, int(number.max()), kept)
     tau, log_phi, noise, drift = coin_sums(tau, condensed(atoms, number), p, kept)
     nobody = (number * torch.log1p(-p)).exp()
-    none = torch.zeros_like(p), torch.zeros_like(drift[:, :, 0])
+    none_square, none_drift = torch.zeros_like(noise), torch.zeros_like(drift)
     if kept is not None:
         own = (tau + kept.log_weight[:, None, None] - stands_for[..., None].log()).clamp_max(HEAVY).exp()
         log_phi = log_phi - own
-        drift = drift + own[..., None] * kept.mean_error[:, None, None, :]
-        error = kept.mean_error[:, None, :]
-        none = nobody * error.square().sum(-1), nobody[..., None] * error
-    phi, step = log_phi.exp(), STEP * atoms.smooth
-    square = step * (phi * (drift.square().sum(-1) + noise)).sum(2) - none[0]
-    bias = step * (phi[..., None] * drift).sum(2) - none[1]
+        alone = own[..., None] * kept.mean_error[:, None, None, :]
+        drift = drift + alone
+        # taken off at each t, since kept keys lighter than all others are seen at larger t than these
+        none = nobody[..., None] * (-own).exp()
+        none_square, none_drift = none * alone.square().sum(-1), none[..., None] * alone
+    phi, step = log_phi.exp(), atoms.step
+    square = step * (phi * (drift.square().sum(-1) + noise) - none_square).sum(2)
+    bias = step * (phi[..., None] * drift - none_drift).sum(2)
     return square.clamp_min(0) / (1 - nobody), bias / (1 - nobody)[..., None]
 
 
@@ -85,22 +101,25 @@ def coin_sums(
     tau: Float[Tensor, "m t"], atoms: Condensed, p: Float[Tensor, "m k"], kept: KeptSet | None = None
 ) -> CoinSums:
     """τ from where all keys together, p times, weigh e^{−9} (with kept ones e^{−16}: their mean error does not vanish at t = 0) to
-    where Φ ≤ e^{−p Σ(1 − e^{−tw})} is e^{−60}."""
+    where Φ ≤ e^{−p Σ(1 − e^{−tw})} is e^{−60}; e^{−5}, e^{−8} and e^{−24} for keys that are binned."""
     y = (tau[..., None] + atoms.scores[:, None, :]).clamp_max(HEAVY).exp()
-    absent = -(torch.expm1(-y) @ atoms.number[..., None])  # (m, t, 1)
-    there = atoms.scores.masked_fill(atoms.number == 0, -torch.inf)
+    there, precise = atoms.scores.masked_fill(atoms.number == 0, -torch.inf), atoms.precision
     total = (p * (there.exp() * atoms.number).sum(1, keepdim=True)).clamp_min(1e-300).log()
-    total = total + 9 if kept is None else torch.logaddexp(total, kept.log_weight[:, None]) + 16
+    if kept is None:
+        total = total + 0.75 * precise.start
+    else:
+        total = torch.logaddexp(total, kept.log_weight[:, None]) + 0.8 * precise.late
     step = float(tau[0, 1] - tau[0, 0])
-    first = ((-torch.maximum(total, there.amax(1, keepdim=True) + 10) - tau[:, :1]) / step).floor()
-    last = (absent * p[:, None, :] <= 60).sum(1)
+    early = torch.maximum(total, there.amax(1, keepdim=True) + precise.alone)
+    first = ((-early - tau[:, :1]) / step).floor()
+    last = (-(torch.expm1(-y) @ atoms.number[..., None]) * p[:, None, :] <= precise.fade).sum(1)
     length = min(tau.shape[1], int((last - first).max()) + 1)
     first = first.clamp(0, tau.shape[1] - length).long()
     chances = _compiled if has_numba() and tau.device.type == "cpu" else _plain
     stretch = first[..., None] + torch.arange(length, device=tau.device)  # (m, k, t)
     q, pulled, noise = chances(y, stretch, p, atoms.square)
     here = tau.gather(1, stretch.flatten(1)).reshape(stretch.shape)
-    drift = (pulled.flatten(1, 2) @ atoms.vector).unflatten(1, stretch.shape[1:])
+    drift = (pulled.to(atoms.vector).flatten(1, 2) @ atoms.vector).unflatten(1, stretch.shape[1:])
     log_phi = (q.log_().flatten(1, 2) @ atoms.number[..., None]).reshape(stretch.shape)
     return CoinSums(here, log_phi, noise, drift)
 

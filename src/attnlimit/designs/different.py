@@ -24,28 +24,37 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from attnlimit.designs.coins import coin_sums
-from attnlimit.designs.draw import Draw, Moments, Rest, in_blocks
+from attnlimit.designs.coins import CoinSums, coin_sums
+from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned
 from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
+from attnlimit.numerics.atoms import FINE, ROUGH, Precision
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
-from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP, tau_grid
+from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 FEW = 64
 """Keys up to which all sets are summed over."""
-LOW, HIGH = 48, 12
-SPACING, WINDOW = 0.25, 16
-"""Of the grid of log odds, and how many of its points serve an n."""
-AGREE = 1e-6
-"""Relative difference between windows of 16 and 14 points above which the whole circle is taken."""
+LOW, HIGH, ROUGH_HIGH = 48, 12, 3
+
+
+class Window(NamedTuple):
+    """Of the grid of log odds, around an n."""
+
+    spacing: float
+    points: int
+    agree: float
+    """Relative difference between this and two points less above which the whole circle is taken."""
+
+
+WINDOWS = {FINE: Window(0.25, 16, 1e-6), ROUGH: Window(0.4, 8, 5e-3)}
 
 Found = Tensor
 """C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, (m, t, k, 2 + p)."""
@@ -71,12 +80,31 @@ class Different(Draw):
         def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
             n = n.expand(len(few), -1)
             square = torch.zeros(n.shape, dtype=torch.float64, device=n.device)
-            bias = square[..., None].expand(-1, -1, rest.atoms.limit.shape[-1]).clone()
+            bias = square[..., None].expand(-1, -1, rest.atoms.dim).clone()
             for rows, exact in ready:
                 square[rows], bias[rows] = exact(n[rows], stands_for[rows])
             return square.clamp_min(0), bias
 
         return moments
+
+    def transform(self, terms: Terms, n: int, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
+        """C(R, n)⁻¹ [zⁿ] Π (1 + z e^{iλy_j}), by the trapezoid rule on |z| = n/(R − n): coins with odds z e^{iλy_j}."""
+        p = n / terms.number
+        points = min(int(terms.number) + 1, 2 * int(3.5 * (n * (1 - p)) ** 0.5 + 8) + 1)
+        log_chance = float(_log_chance(*torch.tensor([terms.number, n, p], dtype=torch.float64)))
+        turn = torch.arange(points, dtype=torch.float64, device=lam.device) * (2 * math.pi / points)
+        many = terms.mass * terms.number
+        around = _compiled_turns if has_numba() and lam.device.type == "cpu" else _plain_turns
+        total = around(lam[:, None] * terms.y, turn, many.round(), p)
+        return (total * torch.polar(torch.ones_like(turn), -n * turn)).sum(1) * (
+            math.exp(-log_chance) / points
+        )
+
+    def ways(self, mass: Float[Tensor, " j"], number: float, n: int) -> Ways:
+        many = (mass * number).round()[:, None]
+        c = torch.arange(min(n, int(many.max())) + 1, dtype=mass.dtype, device=mass.device)
+        log_ways = log_sets(many, c).masked_fill(c > many, -torch.inf)
+        return Ways(log_ways, n, float(log_sets(*torch.tensor([number, n], dtype=torch.float64))))
 
 
 def _integrated(
@@ -84,20 +112,17 @@ def _integrated(
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
     """∫ over t of what was found, with the kept keys; zero where n ≥ R."""
     sets, pairs, drift = found[..., 0], found[..., 1], found[..., 2:]
-    phi = torch.full_like(sets, STEP * rest.atoms.smooth).masked_fill((n >= rest.number)[:, None], 0.0)
+    phi = torch.full_like(sets, rest.atoms.step).masked_fill((n >= rest.number)[:, None], 0.0)
     if rest.kept is not None:
         own = tau[..., None] + rest.kept.log_weight[:, None, None] - stands_for[:, None].log()
         own = own.clamp_max(HEAVY).exp()
         error = rest.kept.mean_error[:, None, None]
-        pairs = pairs + 2 * own * (drift * error).sum(-1) + own.square() * sets * error.square().sum(-1)
-        drift = drift + (own * sets)[..., None] * error
+        cross = drift[..., 0] if rest.square_only else (drift * error).sum(-1)
+        pairs = pairs + 2 * own * cross + own.square() * sets * error.square().sum(-1)
         phi = phi * (-own).exp()
-    return (phi * pairs).sum(1), (phi[..., None] * drift).sum(1)
-
-
-def _log_sets(number: Tensor, n: Tensor) -> Tensor:
-    """log C(R, n)."""
-    return torch.lgamma(number + 1) - torch.lgamma(n + 1) - torch.lgamma((number - n).clamp_min(0) + 1)
+        drift = drift if rest.square_only else drift + (own * sets)[..., None] * error
+    bias = n.new_zeros(*n.shape, rest.atoms.dim)
+    return (phi * pairs).sum(1), bias if rest.square_only else (phi[..., None] * drift).sum(1)
 
 
 def _few(rest: Rest) -> Moments:
@@ -107,8 +132,8 @@ def _few(rest: Rest) -> Moments:
 
     of them. Keys of equal score may come as one atom of several: each is then an atom of its own here.
     """
-    atoms, kept, number = rest
-    tau = tau_grid(atoms, int(number.max()), kept, FAST_START)
+    atoms, kept, number = rest.key_by_key("Sets"), rest.kept, rest.number
+    tau = tau_grid(atoms, int(number.max()), kept)
     many = (atoms.log_mass.exp() * number).round()
     error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
     # the sums have e_j relative to that of the lightest key, which n keys together lack n times
@@ -122,7 +147,7 @@ def _few(rest: Rest) -> Moments:
         sums = grow(tau, atoms.scores, many, error, square, sums.to(tau.device))
         size = n.clamp_max(most).long()
         found = sums.gather(2, size[:, None, :, None].expand(-1, tau.shape[1], -1, sums.shape[-1]))
-        scale = -_log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
+        scale = -log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
         return _integrated(rest, tau, found * scale.exp()[..., None], n, stands_for)
 
     return moments
@@ -131,27 +156,30 @@ def _few(rest: Rest) -> Moments:
 def _many(rest: Rest) -> Moments:
     """Their keys condensed once."""
     keys = condensed(rest.atoms, rest.number)
-    tau = tau_grid(rest.atoms, int(rest.number.max()), rest.kept, FAST_START)
+    tau = tau_grid(rest.atoms, int(rest.number.max()), rest.kept)
 
     def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = n <= _lowest(rest.number), (n > rest.number - HIGH) & (n < rest.number)
-        between = ~low & (n <= rest.number - HIGH)
+        low = n <= _lowest(rest.number, keys.precision)
+        most = rest.number - (HIGH if keys.precision == FINE else ROUGH_HIGH)
+        high, between = (n > most) & (n < rest.number), ~low & (n <= most)
         square, bias = torch.zeros_like(n), n.new_zeros(*n.shape, keys.vector.shape[-1])
         if bool(between.any()):
-            square, bias, agreed = _between(rest, keys, tau, n, stands_for, between)
-            high = high | ~agreed
+            columns = between.any(0)
+            some = n[:, columns], stands_for[:, columns], between[:, columns]
+            square[:, columns], bias[:, columns], agreed = _between(rest, keys, tau, *some)
+            high[:, columns] |= ~agreed
         for column in high.any(0).nonzero()[:, 0]:
             rows = high[:, column]
-            found = _circle(
-                Condensed(*(part[rows] for part in keys)), tau[rows], rest.number[rows], n[rows, column]
-            )
+            found = _circle(keys.of(rows), tau[rows], rest.number[rows], n[rows, column])
             at = n[rows, column, None], stands_for[rows, column, None]
-            here, drift = _integrated(rest.of(rows), tau[rows], found[:, :, None], *at)
+            part = rest.of(rows)
+            found = torch.cat([found[..., :2], _asked(part, found[..., None, 2:])[:, :, 0]], -1)
+            here, drift = _integrated(part, tau[rows], found[:, :, None], *at)
             square[rows, column], bias[rows, column] = here[:, 0], drift[:, 0]
         if bool(low.any()):
             columns = low.any(0)
             size = torch.where(low, n, 1.0)[:, columns]
-            found = _series(keys, tau, rest.number, size)
+            found = _series(rest, keys, tau, size)
             here, drift = _integrated(rest, tau, found, size, stands_for[:, columns])
             square[:, columns] = torch.where(low[:, columns], here, square[:, columns])
             bias[:, columns] = torch.where(low[:, columns, None], drift, bias[:, columns])
@@ -160,28 +188,36 @@ def _many(rest: Rest) -> Moments:
     return moments
 
 
-def _lowest(number: Tensor) -> Tensor:
+def _asked(rest: Rest, drift: Float[Tensor, "m t k p"]) -> Float[Tensor, "m t k q"]:
+    """What is asked of Σ w u: all of it for the bias, or only how it goes with the error of the kept keys."""
+    if not rest.square_only:
+        return drift
+    return drift[..., :0] if rest.kept is None else drift @ rest.kept.mean_error[:, None, :, None]
+
+
+def _lowest(number: Tensor, precision: Precision) -> Tensor:
     """How far the power series serves: it loses e^{n²/R} to cancellation."""
-    return (20 * number).sqrt().floor().clamp_max(LOW)
+    return ((20 if precision == FINE else 4) * number).sqrt().floor().clamp_max(LOW)
 
 
-def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"]) -> Found:
+def _series(rest: Rest, keys: Condensed, tau: Tensor, n: Float[Tensor, "m k"]) -> Found:
     """Σ log(1 + z e) = −Σ_k (−z)^k Σ e^k / k, Σ r wu = −Σ_k (−z)^k Σ e^k wu and Σ (r − r²) w²‖u‖² the same with k e^k, up to
-    the power of z that n needs, or where n/(R − n) to that power is 1e-12. In powers of z R."""
-    most = int(n.max())
+    the power of z that n needs, or where n/(R − n) to that power is 1e-12 (binned keys: 1e-6). In powers of z R."""
+    number, most = rest.number, int(n.max())
     odds = float((most / (number - most)).max())
-    terms = most if odds > 0.3 else min(most, math.ceil(27.6 / -math.log(odds)))
+    least = 27.6 if keys.precision == FINE else 13.8
+    terms = most if odds > 0.3 else min(most, math.ceil(least / -math.log(odds)))
     y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
     sign, seen = -1 / number[..., None], (-y).exp()
     power = [-sign * seen]
     for _ in range(1, terms):
         power.append(power[-1] * seen * sign)
-    powers, shape = torch.cat(power, 1), (terms, tau.shape[1])  # −(−e/R)^k, (m, k·t, j)
-    many = y.repeat(1, terms, 1)
+    powers = torch.stack(power, 1)  # −(−e/R)^k, (m, k, t, j)
     k = torch.arange(1, terms + 1, dtype=y.dtype, device=y.device)
-    sums = (powers @ keys.number[..., None]).unflatten(1, shape)[..., 0].mT.contiguous()
-    drift = (powers.mul_(many) @ keys.vector).unflatten(1, shape).transpose(1, 2).contiguous()
-    own = k * (powers.mul_(many) @ keys.square[..., None]).unflatten(1, shape)[..., 0].mT
+    sums = (powers @ keys.number[:, None, :, None])[..., 0].mT.contiguous()
+    pulled = (powers.mul_(y[:, None])).to(keys.vector).flatten(1, 2) @ keys.vector
+    drift = pulled.double().unflatten(1, powers.shape[1:3]).transpose(1, 2).contiguous()
+    own = k * (powers.mul_(y[:, None]) @ keys.square[:, None, :, None])[..., 0].mT
     sets = y.new_zeros(*tau.shape, most + 1 + 2 * terms)  # the coefficients of most, most − 1, …, 0 and below
     sets[..., most] = 1.0
     for size in range(1, most + 1):
@@ -196,7 +232,8 @@ def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"
     lower = sets.gather(2, place.flatten(1)[:, None].expand(-1, tau.shape[1], -1)).unflatten(
         2, place.shape[1:]
     )
-    scale = (n * number.log() - _log_sets(number, n)).exp()[:, None, :, None]
+    drift = _asked(rest, drift)
+    scale = (n * number.log() - log_sets(number, n)).exp()[:, None, :, None]
     return scale * torch.cat(
         [lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1
     )
@@ -205,64 +242,78 @@ def _series(keys: Condensed, tau: Tensor, number: Tensor, n: Float[Tensor, "m k"
 def _between(
     rest: Rest, keys: Condensed, tau: Tensor, n: Tensor, stands_for: Tensor, between: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """E‖Γ_n − Γ‖² and the bias from coins at log odds in steps of SPACING; and where they do not depend on the window."""
-    number, step = rest.number, STEP * rest.atoms.smooth
-    n = torch.where(between, n, number / 2)
-    log_odds = (n / (number - n)).log()
-    place = torch.where(between, (log_odds / SPACING).floor(), torch.nan)
-    first = place.nan_to_num(nan=torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0) - WINDOW // 2 + 1
-    last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + WINDOW // 2
+    """E‖Γ_n − Γ‖² and the bias from coins at log odds in steps of a window's spacing; and where they do not depend on the window."""
+    spacing, points, agree = WINDOWS[keys.precision]
+    number, size = rest.number, torch.where(between, n, rest.number / 2)
+    middle = (size / (number - size)).log() / spacing
+    place = torch.where(between, middle.floor(), torch.nan)
+    first = place.nan_to_num(nan=torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0) - points // 2 + 1
+    last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + points // 2
     grid = first + torch.arange(int((last - first).max()) + 1, dtype=n.dtype, device=n.device)
-    here, log_phi, noise, drift = coin_sums(tau, keys, torch.sigmoid(SPACING * grid), rest.kept)
-    phi, pairs = step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
-    alone = slice(
-        1 if bool((n == n[:1]).all() and (number == number[0]).all()) else None
-    )  # one row serves all
-    window = partial(_continue, n[alone], number[alone], log_odds[alone], first[alone], grid.shape[1])
-    weight = window(WINDOW)
-    if rest.kept is None:
-        squares, pulls = (phi * pairs).sum(-1)[:, None], (phi[..., None, :] @ drift)[:, :, 0]
-        bias = weight @ pulls
-    else:
-        error = rest.kept.mean_error
-        own = here[:, None] + (rest.kept.log_weight[:, None] - stands_for.log())[..., None, None]
-        own = own.clamp_max(HEAVY).exp()  # (m, k, i, t)
-        damped = phi[:, None] * (-own).exp()
-        cross = (drift @ error[:, None, :, None])[..., 0]
-        squares = (
-            pairs[:, None]
-            + 2 * own * cross[:, None]
-            + own.square() * error.square().sum(-1)[:, None, None, None]
-        )
-        squares = (damped * squares).sum(-1)
-        bias = (weight[..., None] * damped).flatten(2) @ drift.flatten(1, 2)
-        bias = bias + (weight * (damped * own).sum(-1)).sum(-1)[..., None] * error[:, None]
-    wide, narrow = (weight * squares).sum(-1), (window(WINDOW - 2) * squares).sum(-1)
-    agreed = ~between | ((wide - narrow).abs() <= AGREE * wide)
+    sums = coin_sums(tau, keys, torch.sigmoid(spacing * grid), rest.kept)
+    near = (middle.floor() - points // 2 + 1 - first).long()[..., None] + torch.arange(
+        points, device=n.device
+    )
+    near = near.clamp(0, grid.shape[1] - 1)
+    alone = slice(1 if bool((size == size[:1]).all() and (number == number[0]).all()) else None)
+    window = partial(_continue, size[alone], number[alone], middle[alone], spacing)  # one row may serve all
+    weight = window(points)
+    squares, bias = _near(rest, sums, near, weight, stands_for)
+    wide, narrow = (weight * squares).sum(-1), (window(points - 2) * squares[..., 1:-1]).sum(-1)
+    agreed = ~between | ((wide - narrow).abs() <= agree * wide)
     return torch.where(between, wide, 0.0), torch.where(between[..., None], bias, 0.0), agreed
 
 
+def _near(
+    rest: Rest, sums: CoinSums, near: Int[Tensor, "m k i"], weight: Tensor, stands_for: Tensor
+) -> tuple[Float[Tensor, "m k i"], Float[Tensor, "m k p"]]:
+    """Squares at the points of the grid around each n, and the bias."""
+    here, log_phi, noise, drift = sums
+    phi, pairs = rest.atoms.step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
+    if rest.kept is None:
+        squares = (phi * pairs).sum(-1).gather(1, near.flatten(1)).unflatten(1, near.shape[1:])
+        if rest.square_only:
+            return squares, drift.new_zeros(*near.shape[:2], rest.atoms.dim, dtype=phi.dtype)
+        share = near.new_zeros(*near.shape[:2], len(phi[0]), dtype=phi.dtype)
+        share.scatter_(2, near, weight.expand_as(squares))
+        return squares, share @ (phi.to(drift)[..., None, :] @ drift)[:, :, 0].double()
+    error = rest.kept.mean_error
+    cross = (drift @ error.to(drift)[:, None, :, None])[..., 0]
+    rows = near.flatten(1)[..., None].expand(-1, -1, phi.shape[2])
+    here, phi, pairs, cross = (
+        one.gather(1, rows).unflatten(1, near.shape[1:]) for one in (here, phi, pairs, cross)
+    )
+    own = here + (rest.kept.log_weight[:, None] - stands_for.log())[..., None, None]
+    own = own.clamp_max(HEAVY).exp()  # (m, k, i, t)
+    damped = phi * (-own).exp()
+    size = error.square().sum(-1)[:, None, None, None]
+    squares = (damped * (pairs + 2 * own * cross + own.square() * size)).sum(-1)
+    if rest.square_only:
+        return squares, squares.new_zeros(*near.shape[:2], rest.atoms.dim)
+    share = weight[..., None] * damped
+    full = drift.new_zeros(*near.shape[:2], *drift.shape[1:3])
+    full.scatter_(2, near[..., None].expand_as(share), share.to(full))
+    bias = (full.flatten(2) @ drift.flatten(1, 2)).double()
+    return squares, bias + (share * own).sum((-1, -2))[..., None] * error[:, None]
+
+
 def _continue(
-    n: Tensor, number: Tensor, log_odds: Tensor, first: Tensor, points: int, window: int
+    n: Tensor, number: Tensor, middle: Tensor, spacing: float, window: int
 ) -> Float[Tensor, "m k i"]:
-    """What the values at the grid's points count in the integral over the circle, P(N = n)⁻¹ (2π)⁻¹ ∫ (1 − p + p e^{iθ})^R e^{−inθ}
-    L(log odds + iθ) dθ, L the polynomial through the `window` points around the log odds."""
+    """What the values at `window` points of the grid count in the integral over the circle, P(N = n)⁻¹ (2π)⁻¹ ∫ (1 − p + p e^{iθ})^R
+    e^{−inθ} L(log odds + iθ) dθ, L the polynomial through the points around the log odds, `middle` in units of the spacing."""
     p = n / number
-    place = (log_odds / SPACING).floor() - window // 2 + 1
+    place = middle.floor() - window // 2 + 1
     theta = (0.6 / (n * (1 - p)).sqrt())[..., None] * (torch.arange(13, dtype=n.dtype, device=n.device) + 0.5)
     kernel = (
         number[..., None] * torch.log1p(p[..., None] * torch.expm1(1j * theta)) - 1j * n[..., None] * theta
     )
     kernel = kernel.exp()
     k = torch.arange(window, dtype=n.dtype, device=n.device)
-    away = (1j * theta)[..., None] / SPACING - (place[..., None] + k - log_odds[..., None] / SPACING)[
-        :, :, None
-    ]
+    away = (1j * theta)[..., None] / spacing - (place[..., None] + k - middle[..., None])[:, :, None]
     basis = ((kernel * away.prod(-1))[..., None] / away).real.sum(2)
     scale = (-torch.lgamma(k + 1) - torch.lgamma(window - k)).exp() * (-1.0) ** (window - 1 - k)
-    weights = basis * scale / kernel.real.sum(2, keepdim=True)
-    where = (place - first).long()[..., None] + torch.arange(window, device=n.device)
-    return n.new_zeros(*n.shape, points).scatter(2, where.clamp(0, points - 1), weights)
+    return basis * scale / kernel.real.sum(2, keepdim=True)
 
 
 def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float[Tensor, " m"]) -> Found:
@@ -272,9 +323,7 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
     y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
     seen = (-y).exp()
     vector, square, many = (part.to(torch.complex128) for part in (keys.vector, keys.square, keys.number))
-    log_chance = (
-        _log_sets(number, n[:, None]) + n[:, None] * p.log() + (number - n[:, None]) * torch.log1p(-p)
-    )
+    log_chance = _log_chance(number, n[:, None], p)
     total = torch.zeros(())
     for k in range(points // 2 + 1):
         turn = complex(math.cos(2 * math.pi * k / points), math.sin(2 * math.pi * k / points))
@@ -287,6 +336,45 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
         part = log_phi.exp()[..., None] * torch.cat([torch.ones_like(pairs), pairs, drift], -1)
         total = total + part.real * ((2 if k else 1) / points)
     return total
+
+
+def _log_chance(number: Tensor, n: Tensor, p: Tensor) -> Tensor:
+    """log P(N = n) of R coins with probability p = n/R."""
+    return log_sets(number, n) + n * p.log() + (number - n) * torch.log1p(-p)
+
+
+def _compiled_turns(
+    phase: Float[Tensor, "k j"], turn: Float[Tensor, " s"], many: Float[Tensor, " j"], p: float
+) -> Complex[Tensor, "k s"]:
+    """Π (1 − p + p e^{i(θ + φ_j)}) for each θ."""
+    out = torch.zeros(len(phase), len(turn), 2, dtype=torch.float64)
+    inputs = (part.contiguous() for part in (phase, turn, many, torch.tensor([p], dtype=torch.float64)))
+    run_compiled(_turn_all, len(phase), *inputs, out)
+    return torch.view_as_complex(out)
+
+
+def _turn_all(start: int, stop: int, phase: Any, turn: Any, many: Any, chance: Any, out: Any) -> None:
+    p, keys = chance[0], phase.shape[1]
+    for i in range(start, stop):
+        cosine, sine = np.cos(phase[i]), np.sin(phase[i])
+        for s in range(len(turn)):
+            c, d = p * math.cos(turn[s]), p * math.sin(turn[s])
+            x, y = 1.0, 0.0
+            for j in range(keys):
+                a = 1.0 - p + c * cosine[j] - d * sine[j]
+                b = c * sine[j] + d * cosine[j]
+                for _ in range(int(many[j])):
+                    x, y = x * a - y * b, x * b + y * a
+                if x * x + y * y < 1e-40:  # no factor is above 1
+                    x, y = 0.0, 0.0
+                    break
+            out[i, s, 0], out[i, s, 1] = x, y
+
+
+def _plain_turns(phase: Tensor, turn: Tensor, many: Tensor, p: float) -> Tensor:
+    """The same in torch, a θ at a time."""
+    each = [(torch.log1p(p * turned(phase + theta)) @ many.to(torch.complex128)).exp() for theta in turn]
+    return torch.stack(each, 1)
 
 
 def _compiled_sets(

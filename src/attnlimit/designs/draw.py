@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from attnlimit.errors import NotKnown
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import Count, Rising
-from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.numerics.atoms import Around, Atoms, KeptSet
+from attnlimit.numerics.condensed import Condensed
 
 ATOMS_AT_ONCE = 640
 """Of all queries of a block together."""
@@ -24,19 +25,50 @@ Moments: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class Rest(NamedTuple):
     """What is left to draw from once the kept keys are set aside, for each of m queries."""
 
-    atoms: Atoms
+    atoms: Atoms | Condensed
+    """Condensed where they are binned by score."""
     kept: KeptSet | None
     number: Float[Tensor, "m 1"]
     """How many keys; infinite for a law."""
+    square_only: bool = False
+    """Whether nobody asks for the bias: it may then be zero."""
 
     def of(self, rows: Bool[Tensor, " m"] | Int[Tensor, " k"]) -> Rest:
         """Those of some queries."""
-        scores, log_mass, mean, spread, limit, smooth = self.atoms
-        shared = len(mean) == 1 < len(limit)
-        mean, spread = (mean, spread) if shared else (mean[rows], spread[rows])
-        atoms = Atoms(scores[rows], log_mass[rows], mean, spread, limit[rows], smooth)
         kept = None if self.kept is None else KeptSet(*(part[rows] for part in self.kept))
-        return Rest(atoms, kept, self.number[rows])
+        return Rest(self.atoms.of(rows), kept, self.number[rows], self.square_only)
+
+    def key_by_key(self, what: str) -> Atoms:
+        """Atoms that are keys, for what is of keys one by one."""
+        if not isinstance(self.atoms, Atoms):
+            raise InputError(
+                f"{what} are of keys one by one, and these are binned by score: use binned=False."
+            )
+        return self.atoms
+
+
+class Terms(NamedTuple):
+    """What the R keys that may be drawn add to Σ w (u − t), u the error of a value in one direction, w its weight: at most zero
+    in sum where the error is at most t."""
+
+    y: Float[Tensor, " j"]
+    """w (u − t)"""
+    reach: Float[Tensor, " j"]
+    """w times the standard deviation of u within the atom."""
+    mass: Float[Tensor, " j"]
+    number: float
+    """R; infinite for a law."""
+    around: Around | None
+    nodes: Bool[Tensor, " j"] | None
+
+
+class Ways(NamedTuple):
+    """How likely it is that each of J different keys is drawn c times, c = 0, 1, …: all of them so with probability
+    exp(Σ log_ways[j, c_j] − log_all), where Σ c_j is `total` (None: whatever but zero)."""
+
+    log_ways: Float[Tensor, "j c"]
+    total: int | None
+    log_all: float
 
 
 @dataclass(frozen=True)
@@ -68,6 +100,19 @@ class Draw(ABC):
             "draw independent or different keys."
         )
 
+    def transform(self, terms: Terms, n: int, lam: Float[Tensor, " k"]) -> Complex[Tensor, " k"]:
+        """E e^{iλ Σ w(u − t)} over the drawn keys, from which the law of the error comes."""
+        raise self._no_law()
+
+    def ways(self, mass: Float[Tensor, " j"], number: float, n: int) -> Ways:
+        """The probabilities of all outcomes, for keys that are drawn with probability `mass`, or mass·number of them alike."""
+        raise self._no_law()
+
+    def _no_law(self) -> NotKnown:
+        return NotKnown(
+            f"The law of the error of {self.words} is not known exactly: draw independent or different keys, or by coins."
+        )
+
 
 def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:
     """The moments of all queries, from those of a few at a time."""
@@ -87,3 +132,13 @@ def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:
 def uniform(count: int, generator: torch.Generator) -> Float[Tensor, " count"]:
     """Uniform numbers in [0, 1), in double precision."""
     return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
+
+
+def turned(phase: Float[Tensor, "*s"]) -> Complex[Tensor, "*s"]:
+    """e^{iφ} − 1, to full precision at small φ."""
+    return torch.complex(-2 * (phase / 2).sin().square(), phase.sin())
+
+
+def log_sets(number: Tensor, n: Tensor) -> Tensor:
+    """log C(R, n)."""
+    return torch.lgamma(number + 1) - torch.lgamma(n + 1) - torch.lgamma((number - n).clamp_min(0) + 1)

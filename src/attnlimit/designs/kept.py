@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -76,6 +77,16 @@ class Kept:
         sinks, near = seen.clamp_max(self.sinks), (position + 1).clamp_max(window)
         both = (torch.minimum(sinks, position + 1) - (position + 1 - near)).clamp_min(0) if window else 0
         return torch.minimum(sinks + near - both + self.top, seen)
+
+
+def masks(
+    sets: Sequence[Kept], scores: Float[Tensor, "m n"], positions: Int[Tensor, " m"] | None
+) -> Bool[Tensor, "sets m n"]:
+    """The masks of several sets, with one order of the scores for all."""
+    order = scores.argsort(1, descending=True)
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).to(order).expand_as(order))
+    places = {one: one.mask(scores, positions) for one in {replace(one, top=0) for one in sets}}
+    return torch.stack([places[replace(one, top=0)] | (rank < one.top) for one in sets])
 
 
 def top_keys(scores: Float[Tensor, "*b n"], top: int) -> Bool[Tensor, "*b n"]:

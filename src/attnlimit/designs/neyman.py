@@ -12,7 +12,7 @@ from attnlimit.designs.draw import Draw, Moments, Rest, uniform
 from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count, Rising
-from attnlimit.numerics.laplace import HEAVY, SLOW_START, STEP, tau_grid
+from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
 @door
@@ -57,15 +57,12 @@ class Neyman(Draw):
     def exact(self, rest: Rest, n_max: int) -> Moments:
         """Strata are independent, so that ∫ t e^{−tW_S} Σ_J Π e_j ‖U_S + Σ_J w u‖² dt, as for different keys, is built of each one's sums."""
         strata = self._strata(rest.atoms.scores.shape[1]).to(rest.number.device)
-        if bool(((rest.atoms.log_mass > -torch.inf).sum(1, keepdim=True) != rest.number).any()):
-            raise InputError(
-                "Strata are of keys one by one, and these are binned by score: use binned=False."
-            )
+        rest.key_by_key("Strata")
 
         def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:
             n = n.expand_as(stands_for)
             squares = torch.zeros_like(stands_for)
-            bias = squares[..., None].expand(*squares.shape, rest.atoms.limit.shape[-1]).clone()
+            bias = squares[..., None].expand(*squares.shape, rest.atoms.dim).clone()
             for i, k in torch.ones_like(n).nonzero().tolist():
                 row = rest.of(torch.arange(len(n), device=n.device) == i)
                 squares[i, k], bias[i, k] = self._at(row, strata, int(n[i, k]), stands_for[i, k])
@@ -75,7 +72,7 @@ class Neyman(Draw):
 
     def _at(self, rest: Rest, strata: Tensor, n: int, stands_for: Tensor) -> tuple[Tensor, Tensor]:
         """At one query and n."""
-        atoms, kept, _ = rest
+        atoms, kept = rest.key_by_key("Strata"), rest.kept
         there = atoms.log_mass[0] > -torch.inf
         strata = strata[there]
         if n >= len(strata):
@@ -83,7 +80,7 @@ class Neyman(Draw):
         scores = atoms.scores[:, there] + self._factors(strata, n)[strata].log()
         error = (atoms.mean[0] - atoms.limit)[there]
         atoms = atoms._replace(scores=scores, log_mass=atoms.log_mass[:, there])
-        tau = tau_grid(atoms, len(strata), kept, SLOW_START)
+        tau = tau_grid(atoms, len(strata), kept, late=True)
         y = (tau[0, :, None] + scores).clamp_max(HEAVY).exp()
         square = error.square().sum(-1) + atoms.spread[0].expand(len(there))[there]
         total = (
@@ -100,7 +97,7 @@ class Neyman(Draw):
             inside = strata == h
             if many:
                 total = _joined(total, _sets(y[:, inside], error[inside], square[inside], many))
-        step = STEP * atoms.smooth
+        step = atoms.step
         return step * total[1].sum(), step * total[2].sum(0)
 
     def _shares(self, strata: Int[Tensor, " j"], n: int) -> list[int]:

@@ -132,7 +132,7 @@ def _gaussian(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Ave
     s, weight = _panels(b)
     chi2 = weighted_chi2(s.square(), b, m)
     mass = weight * 2 * s * chi2.log_pdf.exp()
-    table = _Table.of(Gaussian(cov=1.0, dim=2), s, n_max)
+    table = _Table.of(Gaussian(cov=1.0, dim=min(law.dim, 2)), s, n_max)
     scale = float(m.sum().sqrt())
     aligned = torch.allclose(m / b, (m / b)[0].expand_as(b), rtol=1e-9, atol=0)
 

@@ -17,7 +17,7 @@ from attnlimit.designs.neyman import neyman_strata
 from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
-from attnlimit.exact.prepare import population_rest
+from attnlimit.exact.prepare import rest_of
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Measure
@@ -78,12 +78,12 @@ def design_errors(
         )
     x = head.rows(queries)
     many = as_sizes(n)
-    rest = population_rest(head, measure.population, x, Sampling(kept=kept), positions)
+    rest = rest_of(head, measure, x, Sampling(kept=kept), positions)
     if max(many) > float(rest.number.min()):
         raise InputError(
             f"n = {max(many)} keys were asked for, but only {int(rest.number.min())} are left to draw from."
         )
-    atoms = rest.atoms
+    atoms = rest.key_by_key("Designs")
     present = atoms.log_mass > -torch.inf
     best = atoms.squares().sqrt() * (atoms.scores - atoms.scores.amax(1, keepdim=True)).exp()
     count = torch.tensor([many], dtype=torch.float64, device=x.device)
@@ -120,8 +120,9 @@ def _stratified(rest: Rest, present: Tensor, n: Tensor, count: int) -> Tensor:
     found = torch.zeros(len(present), n.shape[1], dtype=torch.float64, device=n.device)
     for i, there in enumerate(present):
         row = rest.of(torch.arange(len(present), device=n.device) == i)
-        scores = row.atoms.scores[0, there]
-        parts = (scores - scores.max()).exp()[:, None] * (row.atoms.mean[0] - row.atoms.limit)[there]
+        atoms = row.key_by_key("Strata")
+        scores = atoms.scores[0, there]
+        parts = (scores - scores.max()).exp()[:, None] * (atoms.mean[0] - atoms.limit)[there]
         for k, size in enumerate(n[0].tolist()):
             strata, spread = neyman_strata(scores, parts, min(count, int(size)))
             everywhere = torch.zeros(len(there), dtype=torch.long, device=n.device)

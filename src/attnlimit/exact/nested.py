@@ -1,9 +1,9 @@
 """One query's mean square error for many kept sets and numbers of drawn keys at once.
 
 A query may keep any of several sets S of keys and draw different ones from the rest, each weighing for R/n of them. Keys
-that are in the same of these sets form a class, and all that is needed of a rest, at each t, are sums over its classes: one pass over the keys serves all sets. Shares n/R in steps of powers of 2 and t in
-steps of 2^½ make t·R/n fall on one grid, so that the exponentials are shared by all n as well. Keys of a class whose scores
-differ by at most 0.1 count as one atom, with Σ1, Σw, Σwu and Σw²‖u‖² as they are.
+that are in the same of these sets form a class, and all that is needed of a rest, at each t, are sums over its classes: one pass over the keys serves all sets. Shares n/R in powers of 2 and t in
+steps of 2 make t·R/n fall on one grid, where 1 − e^{−2y} = a(2 − a) with a = 1 − e^{−y}: the exponentials are shared by all n, and made by
+products. Keys of a class whose scores differ by at most 0.1 count as one atom, with Σ1, Σw, Σwu and Σw²‖u‖² as they are.
 
 Of the kernel the result is f·g/h, with f the error of n independent keys, g that of a coin for each key and h that of a Poisson number
 of independent keys, which one pass gives for any number of sets; n need not be whole. It is an approximation: against the exact
@@ -26,7 +26,8 @@ from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import prepare_seen
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
-STEP = math.log(2) / 2
+LOW, POINTS, STEP = -7.0, 24, math.log(2)
+"""Of the grid of log t, to e^9; weights sum to 1. Steps of log 2 are good to 1e-4."""
 SPACE = Sampling(draw=Different(), weight="rest")
 
 
@@ -55,10 +56,13 @@ def nested_squares(
     belongs = (patterns[:, None] >> bits[:, 0, 0]) & 1 == 1
     order = scores.argsort(1)
     order = order.gather(1, of_key.gather(1, order).argsort(dim=1, stable=True))
-    steps = (-share.log() / STEP).round().long()
-    found = torch.zeros(len(scores), len(kept), len(share), dtype=torch.float64)
-    inputs = (log_weight, error, of_key, order, belongs, steps)
-    run_compiled(_accumulate, len(scores), *(one.contiguous() for one in inputs), found)
+    steps = (-2 * share.log() / STEP).round().long()  # in half octaves
+    rows = 1 + (2 + len(share)) * POINTS + int(steps.max())
+    sums = scores.new_zeros(len(scores), len(patterns), rows * (2 + values.shape[2]))
+    found = scores.new_zeros(len(scores), len(kept), len(share))
+    inputs = (log_weight, error, of_key, order, steps)
+    run_compiled(_accumulate, len(scores), *(one.contiguous() for one in inputs), sums)
+    run_compiled(_product, len(scores), belongs.contiguous(), steps, sums, found)
     return found
 
 
@@ -91,106 +95,109 @@ def _accumulate(
     error: Any,
     of_key: Any,
     order: Any,
-    rest: Any,
     steps: Any,
-    out: Any,
+    sums: Any,
 ) -> None:
-    keys, p = error.shape[1], error.shape[2]
-    classes, sets, sizes = rest.shape[0], rest.shape[1], steps.shape[0]
-    low, points, step = -7.0, 46, math.log(2.0) / 2  # t from 1/1,100 to 5,000; weights sum to 1
-    grid = points + steps.max()
-    at = np.exp(low + step * np.arange(grid))
-    chance = np.exp(-step * steps)
-    weight, many, square = np.empty(keys), np.empty(keys), np.empty(keys)
-    value, of_atom = np.empty((keys, p)), np.empty(keys, np.int64)
+    """By class: R, Σw and Σwu; at each t 1 − e^{−y}, y²‖u‖²e^{−y} and y u e^{−y} for independent keys; at each n and t log q,
+    (r − r²) y²‖u‖² and r y u for coins."""
+    keys, p, classes, sizes, points = error.shape[1], error.shape[2], sums.shape[1], steps.shape[0], 24
+    grid = 2 * points + steps.max()
+    at, absent = np.exp(-7.0 + 0.5 * math.log(2.0) * np.arange(grid)), np.empty(grid)
+    chance, value = np.exp(-0.5 * math.log(2.0) * steps), np.empty(p)
     for i in range(start, stop):
-        atoms, first = 0, 0.0
-        for place in range(keys):
-            j = order[i, place]
-            score = log_weight[i, j]
-            if score == -np.inf:
-                continue
-            if atoms == 0 or of_atom[atoms - 1] != of_key[i, j] or score - first > 0.1:
-                weight[atoms] = many[atoms] = square[atoms] = 0.0
-                value[atoms] = 0.0
-                of_atom[atoms] = of_key[i, j]
-                first = score
-                atoms += 1
-            w, k, norm = math.exp(score), atoms - 1, 0.0
-            for c in range(p):
-                value[k, c] += w * error[i, j, c]
-                norm += error[i, j, c] ** 2
-            weight[k] += w
-            many[k] += 1.0
-            square[k] += w * w * norm
-        # 1 − e^{−y}, y²‖u‖²e^{−y} and y u e^{−y} for independent keys; log q, (r − r²) y²‖u‖² and r y u for coins
-        once = np.zeros((classes, grid, 2 + p))
-        coins = np.zeros((classes, sizes, points, 2 + p))
-        number, mass, drift = np.zeros(classes), np.zeros(classes), np.zeros((classes, p))
-        for k in range(atoms):
-            kind, count = of_atom[k], many[k]
-            number[kind] += count
-            mass[kind] += weight[k]
-            for c in range(p):
-                drift[kind, c] += value[k, c]
-            for t in range(grid):
-                y = at[t] * weight[k] / count
-                absent = y - y * y / 2 if y < 1e-4 else -math.expm1(-min(y, 700.0))
-                present, noise = 1.0 - absent, at[t] * at[t] * square[k]
-                once[kind, t, 0] += count * absent
-                once[kind, t, 1] += present * noise
+        left, place = np.ones((classes, sizes, points)), 0
+        found = sums[i].reshape(classes, 1 + grid + sizes * points, 2 + p)
+        while place < keys:
+            first, kind = log_weight[i, order[i, place]], of_key[i, order[i, place]]
+            weight, many, square = 0.0, 0, 0.0
+            value[:] = 0.0
+            while place < keys:
+                j = order[i, place]
+                if of_key[i, j] != kind or log_weight[i, j] - first > 0.1:
+                    break
+                place += 1
+                w, norm = math.exp(log_weight[i, j]), 0.0
                 for c in range(p):
-                    once[kind, t, 2 + c] += present * at[t] * value[k, c]
-                for b in range(sizes):
-                    here = t - steps[b]
-                    if 0 <= here < points:
-                        r = chance[b] * present / (1.0 - chance[b] * absent)
-                        coins[kind, b, here, 0] += count * math.log1p(-chance[b] * absent)
-                        coins[kind, b, here, 1] += r * (1.0 - r) * noise
-                        for c in range(p):
-                            coins[kind, b, here, 2 + c] += r * at[t] * value[k, c]
+                    value[c] += w * error[i, j, c]
+                    norm += error[i, j, c] ** 2
+                weight += w
+                many += 1
+                square += w * w * norm
+            if weight == 0.0:  # hidden keys
+                continue
+            own = found[kind]
+            own[0, 0] += many
+            own[0, 1] += weight
+            for c in range(p):
+                own[0, 2 + c] += value[c]
+            for t in range(grid):
+                absent[t] = (
+                    -math.expm1(-at[t] * weight / many) if t < 2 else absent[t - 2] * (2.0 - absent[t - 2])
+                )
+                pull = (1.0 - absent[t]) * at[t]
+                own[1 + t, 0] += many * absent[t]
+                own[1 + t, 1] += pull * at[t] * square
+                for c in range(p):
+                    own[1 + t, 2 + c] += pull * value[c]
+            for b in range(sizes):
+                for t in range(points):
+                    f, row = 2 * t + steps[b], own[1 + grid + b * points + t]
+                    q = 1.0 - chance[b] * absent[f]
+                    r = chance[b] * (1.0 - absent[f]) / q
+                    pull = r * at[f]
+                    row[1] += (1.0 - r) * pull * at[f] * square
+                    for c in range(p):
+                        row[2 + c] += pull * value[c]
+                    power, product = many, left[kind, b, t]
+                    while power:
+                        product *= q if power & 1 else 1.0
+                        q *= q
+                        power >>= 1
+                    if product < 1e-150:
+                        row[0] += math.log(max(product, 1e-300))
+                        product = 1.0
+                    left[kind, b, t] = product
+        found[:, 1 + grid :, 0] += np.log(left).reshape(classes, sizes * points)
+
+
+def _product(start: int, stop: int, rest: Any, steps: Any, sums: Any, out: Any) -> None:
+    """f·g/h of every set, from the sums over its classes: totals, `once` and `coins` one after the other."""
+    classes, sets, sizes, points = rest.shape[0], rest.shape[1], steps.shape[0], 24
+    grid = 2 * points + steps.max()
+    each, width = sums.shape[2], sums.shape[2] // (1 + grid + sizes * points)
+    at = np.exp(-7.0 + math.log(2.0) * np.arange(points))
+    chance = np.exp(-0.5 * math.log(2.0) * steps)
+    for i in range(start, stop):
         for s in range(sets):
-            left, light, own = 0.0, 0.0, np.zeros(p)
+            flat = np.zeros(each)
             for kind in range(classes):
                 if rest[kind, s]:
-                    left += number[kind]
-                    light += mass[kind]
-                    own -= drift[kind]
-            if left == 0.0:
-                continue
-            kept = max(1.0 - light, 0.0)
+                    for e in range(each):
+                        flat[e] += sums[i, kind, e]
+            every = flat.reshape(-1, width)
+            total, some, by_coin = every[0], every[1 : 1 + grid], every[1 + grid :]
+            left, kept = total[0], max(1.0 - total[1], 0.0)
+            own = (total[2:] ** 2).sum()
             for b in range(sizes):
-                n = chance[b] * left
-                if n < 1.0 - 1e-9:
-                    out[i, s, b] = np.nan
+                n, f, g, h = chance[b] * left, 0.0, 0.0, 0.0
+                if left == 0.0 or n < 1.0 - 1e-9:
+                    out[i, s, b] = 0.0 if left == 0.0 else np.nan
                     continue
-                independent, by_coins, poisson = 0.0, 0.0, 0.0
                 for t in range(points):
-                    absent, noise, log_q, spread = 0.0, 0.0, 0.0, 0.0
-                    for kind in range(classes):
-                        if rest[kind, s]:
-                            absent += once[kind, t + steps[b], 0]
-                            noise += once[kind, t + steps[b], 1]
-                            log_q += coins[kind, b, t, 0]
-                            spread += coins[kind, b, t, 1]
-                    pull, cross, own_square, coin_pull = 0.0, 0.0, 0.0, 0.0
-                    for c in range(p):
-                        one, other, kept_pull = 0.0, 0.0, at[t] * own[c]
-                        for kind in range(classes):
-                            if rest[kind, s]:
-                                one += once[kind, t + steps[b], 2 + c]
-                                other += coins[kind, b, t, 2 + c]
-                        pull += one * one
-                        cross += kept_pull * one
-                        own_square += kept_pull * kept_pull
-                        coin_pull += (kept_pull + other) ** 2
-                    m0, m1, m2, x = absent / left, pull / left**2, noise / left, cross / left
-                    phi = 1.0 - m0
-                    by_kept = math.exp(-at[t] * kept)
-                    poisson += by_kept * math.exp(-n * m0) * (own_square + 2 * n * x + n * m2 + n * n * m1)
-                    by_coins += by_kept * math.exp(log_q) * (coin_pull + spread)
+                    one, coin = some[2 * t + steps[b]], by_coin[b * points + t]
+                    if at[t] * kept + n * one[0] / left > 40.0:  # they are e^{−40} times less, from here on
+                        break
+                    absent, noise, pull, cross, coin_pull = one[0] / left, one[1] / left, 0.0, 0.0, coin[1]
+                    for c in range(2, len(total)):
+                        pull += one[c] ** 2
+                        cross -= at[t] * total[c] * one[c]
+                        coin_pull += (coin[c] - at[t] * total[c]) ** 2
+                    pull, linear = pull / left**2, 2.0 * cross / left + noise
+                    kept_square, by_kept, phi = at[t] ** 2 * own, at[t] * kept, 1.0 - absent
+                    h += math.exp(-by_kept - n * absent) * (kept_square + n * linear + n * n * pull)
+                    g += math.exp(coin[0] - by_kept) * coin_pull
                     if phi > 1e-300:
-                        terms = own_square + (2 * n * x + n * m2) / phi + n * (n - 1.0) * m1 / phi**2
-                        independent += by_kept * math.exp(n * math.log1p(-m0)) * terms
-                if poisson > 0.0:
-                    out[i, s, b] = step * max(independent, 0.0) * by_coins / poisson
+                        terms = kept_square + n * linear / phi + n * (n - 1.0) * pull / phi**2
+                        f += math.exp(n * math.log1p(-absent) - by_kept) * terms
+                if h > 0.0:
+                    out[i, s, b] = math.log(2.0) * max(f, 0.0) * g / h

@@ -8,14 +8,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.numerics.atoms import Atoms, KeptSet, distances
+from attnlimit.numerics.atoms import Atoms, KeptSet
 from attnlimit.numerics.binning import bin_by_score
+from attnlimit.numerics.condensed import Condensed, condensed_bins
 
 WIDTH = 0.1
 """Score width of a bin: weights within it agree to 5 %, and the error is of second order in that (0.1 to 0.4 %)."""
 MOST_BINS = 4096
-BINNED_STEP = 1.25
-"""A coarser τ-grid, good to 1e-6, is enough beside the bins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +51,7 @@ class Seen:
 
     def atoms(
         self, kept: Bool[Tensor, "m n"] | None, *, binned: bool = True, coarser: int = 1
-    ) -> tuple[Atoms, KeptSet | None]:
+    ) -> tuple[Atoms | Condensed, KeptSet | None]:
         """Atoms of the keys that a query draws from, with values relative to their mean, and the set of those it always
         keeps. `coarser` widens the bins."""
         values = self.values if self.values.ndim == 3 else self.values[None]
@@ -106,28 +105,19 @@ def _averages(weights: Float[Tensor, "m n"], values: Float[Tensor, "#m n p"]) ->
 
 def _bins(
     scores: Tensor, values: Tensor, limit: Tensor, mass: Tensor, skipped: Tensor | None, coarser: int
-) -> Atoms:
+) -> Condensed:
     """Bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
-    taken at the bin's mean weight."""
+    taken at the bin's mean weight. They are condensed at once."""
     low, high = torch.aminmax(scores, dim=1)
     if skipped is not None:  # hidden keys have score −∞
         low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(1)
     count = int(((high - low).max() / (WIDTH * coarser)).ceil().clamp(8, MOST_BINS // coarser))
     width = ((high - low) / count).clamp_min(1e-6)
     sums = bin_by_score(scores, low, width, count, values, limit, mass, skipped)
-    low, width, limit = low.double(), width.double(), limit.double()
-    centres = low[:, None] + (torch.arange(count, device=low.device) + 0.5) * width[:, None]
-    total, weight = sums.mass.double(), sums.weight.double()
-    full = total > 0
-    total, weight = torch.where(full, total, 1.0), torch.where(full, weight, 1.0)
-    mean = sums.value.double().div_(weight[..., None])
-    second = sums.square * total / weight.square()
-    log_total = torch.where(full, total.log(), -torch.inf)
-    return Atoms(
-        centres + (weight / total).log(),
-        log_total - torch.logsumexp(log_total, 1, keepdim=True),
-        mean,
-        second - distances(mean, limit),
-        limit,
-        smooth=BINNED_STEP,
-    )
+    return condensed_bins(sums, low, width, limit, _left(scores, skipped))
+
+
+def _left(scores: Tensor, skipped: Tensor | None) -> Float[Tensor, "m 1"]:
+    """How many keys there are to draw from."""
+    every = scores.new_full((len(scores), 1), scores.shape[1], dtype=torch.float64)
+    return every if skipped is None else every - skipped.sum(1, keepdim=True)

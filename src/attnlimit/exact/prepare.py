@@ -13,13 +13,14 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.designs import Independent, Kept, Sampling
+from attnlimit.designs.different import FEW, Different
 from attnlimit.designs.draw import Moments, Rest
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.threads import side_by_side
 
 OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -71,11 +72,7 @@ def prepare(
         if not sampling.draw.repeats:
             _check_enough(seen, n_max, sampling, where)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
-    if not isinstance(sampling.draw, Independent) or sampling.weight != "plain":
-        raise InputError(
-            f"{measure!r} is a law with infinitely many keys, which are drawn independently and weigh alike: {sampling} "
-            "is for populations."
-        )
+    _check_endless(measure, sampling)
     return Prepared(_of_law(head, measure, x, n_max, sampling), f"exact (Laplace quadrature{precision(x)})")
 
 
@@ -93,6 +90,14 @@ def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor 
         )
 
 
+def _check_endless(law: Measure, sampling: Sampling) -> None:
+    if not isinstance(sampling.draw, Independent) or sampling.weight != "plain":
+        raise InputError(
+            f"{law!r} is a law with infinitely many keys, which are drawn independently and weigh alike: {sampling} "
+            "is for populations."
+        )
+
+
 def _of_law(head: Head, law: Measure, x: Tensor, n_max: int, sampling: Sampling) -> OfN:
     """Queries of similar score spread go together, since the spread sets the size of the grids."""
     a = head.score_vector(x)
@@ -104,11 +109,7 @@ def _of_law(head: Head, law: Measure, x: Tensor, n_max: int, sampling: Sampling)
         )
     order = a.norm(dim=-1).argsort()
     groups = order.split(QUERIES_AT_ONCE)
-    endless = torch.full((1, 1), torch.inf, dtype=torch.float64, device=x.device)
-    ready = [
-        sampling.draw.exact(Rest(*_law_atoms(head, law, x[rows], sampling.kept), endless), n_max)
-        for rows in groups
-    ]
+    ready = [sampling.draw.exact(_law_rest(head, law, x[rows], sampling.kept), n_max) for rows in groups]
     return _joined([partial(_alike, one) for one in ready], list(groups))
 
 
@@ -116,17 +117,19 @@ def _alike(exact: Moments, n: Tensor) -> tuple[Tensor, Tensor]:
     return exact(n, torch.ones_like(n))
 
 
-def _law_atoms(head: Head, law: Measure, x: Tensor, kept: Kept) -> tuple[Atoms, KeptSet | None]:
+def _law_rest(head: Head, law: Measure, x: Tensor, kept: Kept, finer: float = 1.0) -> Rest:
     """Score atoms of a law at queries x, and the own token when it is kept (self-attention)."""
     a = head.score_vector(x)
-    atoms = law.project(a, head.factors.V).double()
+    atoms = law.project(a, head.factors.V, finer).double()
+    endless = torch.full((1, 1), torch.inf, dtype=torch.float64, device=x.device)
     if not kept:
-        return atoms, None
+        return Rest(atoms, None, endless)
     if kept != Kept(own=True):
         raise InputError(f"A law has no order: only the own token can be kept, Kept(own=True), got {kept}.")
     if head.query_dim != law.dim:
         raise InputError("Keeping the own token needs queries that are tokens, of the keys' dimension.")
-    return atoms, KeptSet((a * x).sum(-1).double(), head.read_linear(x).double() - atoms.limit)
+    own = KeptSet((a * x).sum(-1).double(), head.read_linear(x).double() - atoms.limit)
+    return Rest(atoms, own, endless)
 
 
 def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
@@ -141,16 +144,21 @@ def _where(positions: Sequence[int] | Tensor | None, x: Tensor, tokens: Empirica
     return None if positions is None else as_places(positions, len(x), len(tokens), x.device)
 
 
-def population_rest(
+def rest_of(
     head: Head,
-    tokens: Empirical,
+    measure: Measure,
     x: Float[Tensor, "m dq"],
     sampling: Sampling,
     positions: Sequence[int] | Tensor | None = None,
+    *,
+    finer: float = 1.0,
 ) -> Rest:
-    """What queries draw from beside what they keep, key by key."""
-    where = _where(positions, x, tokens)
-    seen = _seen(head, tokens, x, sampling)
+    """What queries draw from beside what they keep: key by key, or of a law nodes that are that much `finer`."""
+    if measure.population is None:
+        _check_endless(measure, sampling)
+        return _law_rest(head, measure, x, sampling.kept, finer)
+    where = _where(positions, x, measure.population)
+    seen = _seen(head, measure.population, x, sampling)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
 
@@ -162,8 +170,10 @@ def prepare_seen(
     *,
     positions: Tensor | None = None,
     binned: bool | None = None,
+    square_only: bool = False,
 ) -> Prepared:
-    """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat."""
+    """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat.
+    `square_only`: the bias is not asked for."""
     m, keys = seen.scores.shape
     binned = keys > BIN_ABOVE if binned is None else binned
     kept = _kept(seen, sampling.kept, positions)
@@ -173,13 +183,18 @@ def prepare_seen(
 
     def ready(rows: slice | Tensor, coarser: int = 1) -> OfN:
         here, count = seen[rows], rest[rows]
-        atoms, own = here.atoms(None if kept is None else kept[rows], binned=binned, coarser=coarser)
-        exact = sampling.draw.exact(Rest(atoms, own, count), n_max)
+        bins = binned and not (by_sets and int(count.min()) <= FEW)
+        atoms, own = here.atoms(None if kept is None else kept[rows], binned=bins, coarser=coarser)
+        exact = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
         return lambda n: exact(n, sampling.stands_for(count, n))
 
     parts = max(1, min(torch.get_num_threads(), m // 8)) if binned and sampling.draw.repeats else 1
-    groups = torch.arange(m).tensor_split(parts)
-    moments = ready(slice(None)) if parts == 1 else _joined(side_by_side(ready, groups), groups)
+    by_sets = binned and isinstance(sampling.draw, Different)
+    few = (rest[:, 0] <= FEW) & by_sets  # all sets of few keys are summed over, key by key
+    groups = [*(~few).nonzero()[:, 0].tensor_split(parts), few.nonzero()[:, 0]]
+    groups = [rows for rows in groups if len(rows)]
+    each = side_by_side(ready, groups) if parts > 1 else [ready(rows) for rows in groups]
+    moments = each[0] if len(groups) == 1 else _joined(each, groups)
     method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
     return Prepared(moments, method, (lambda n: ready(slice(CHECKED_QUERIES), 2)(n)) if binned else None)
 
@@ -198,7 +213,7 @@ def squares(
     some = _left(seen, _kept(seen, sampling.kept, positions)).any(1).nonzero()[:, 0]
     for rows in some.split(QUERIES_AT_ONCE) if len(some) else ():
         here = None if positions is None else positions[rows]
-        ready = prepare_seen(seen[rows], max(n), sampling, positions=here, binned=binned)
+        ready = prepare_seen(seen[rows], max(n), sampling, positions=here, binned=binned, square_only=True)
         found[rows] = ready.moments(many)[0]
     return found
 

@@ -17,7 +17,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
 from attnlimit.inputs import Array, as_count, as_float, as_positive
 from attnlimit.measures import Measure
-from attnlimit.numerics.laplace import SLOW_START, transforms
+from attnlimit.numerics.laplace import transforms
 from attnlimit.numerics.order import TooSharp
 
 PATIENCE = 2
@@ -143,7 +143,7 @@ def _gap(head: Head, law: Measure, kappa: float, sizes: list[int], x: Tensor) ->
     squares, biases = [], []
     for one in x.split(1):  # queries differ in how far their scores spread, and so in their grids
         atoms = law.near_top(sharp.score_vector(one), sharp.factors.V, min(sizes), max(sizes))
-        square, bias = transforms(atoms, None, max(sizes), margin=SLOW_START).moments(n)
+        square, bias = transforms(atoms, None, max(sizes), late=True).moments(n)
         squares.append(square)
         biases.append(bias.square().sum(-1))
     return torch.cat(squares), torch.cat(biases)

@@ -2,8 +2,9 @@
 gradients in closed form.
 
 Softmax attention: weights p_i ∝ e^{aᵀz_i}, mean z̄ = Σ p_i z_i and covariance C = Σ p_i (z_i − z̄)(z_i − z̄)ᵀ.
+Two opposite heads: the odd part of that mean, (z̄(a) − z̄(−a))/2, with derivative (C(a) + C(−a))/2.
 Linear attention: with S = (1/L) Σ z_i z_iᵀ, mean S a and derivative S.
-Infinitely many tokens: ∇Λ(a) and ∇²Λ(a). In all three C is the derivative of the mean in a."""
+Infinitely many tokens: ∇Λ(a) and ∇²Λ(a). In all four C is the derivative of the mean in a."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.icl.infinite import mean_loss
+from attnlimit.icl.methods import Attention
 from attnlimit.icl.tasks import InContextTask, Prompts
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
@@ -194,15 +196,20 @@ class Batch:
     root: Float[Tensor, "S B D D"] | None
     """F, or None for tokens as they are."""
     seen: Float[Tensor, "R L D"] | Float[Tensor, "R K D D"]
-    """R = S·B prompts: for softmax attention their tokens, for linear attention (1/L) Σ g gᵀ at each of `lengths`."""
+    """R = S·B prompts: for linear attention (1/L) Σ g gᵀ at each of `lengths`, else their tokens."""
     lengths: tuple[int, ...]
+    attention: Attention
 
     def moments(
         self, alpha: Float[Tensor, "R M D"], lengths: Sequence[int]
     ) -> tuple[Float[Tensor, "R M D"], Float[Tensor, "R M D D"]]:
         """Mean and its derivative for M models with scores alphaᵀg over the first lengths[m] tokens."""
-        if self.seen.ndim == 3:
+        if self.attention == "softmax":
             return softmax_moments(self.seen, alpha, lengths)
+        if self.attention == "opposite":
+            mean, cov = softmax_moments(self.seen, torch.cat([alpha, -alpha], 1), [*lengths, *lengths])
+            (mean, back), (cov, other) = mean.chunk(2, 1), cov.chunk(2, 1)
+            return (mean - back) / 2, (cov + other) / 2
         same = tuple(lengths) == self.lengths
         S = self.seen if same else self.seen[:, [self.lengths.index(length) for length in lengths]]
         return (S @ alpha[..., None])[..., 0], S
@@ -210,7 +217,7 @@ class Batch:
 
 def draw(
     task: InContextTask,
-    attention: str,
+    attention: Attention,
     lengths: Sequence[int],
     batch: int,
     generators: Sequence[torch.Generator],
@@ -237,7 +244,7 @@ def draw(
         seen = query.new_empty(len(drawn) * batch, longest, task.token_dim)
         for part, generator in zip(seen.split(batch), generators, strict=True):
             part.normal_(generator=generator)
-    return Batch(query, target, vector, None if root is None else root(vector), seen, sizes)
+    return Batch(query, target, vector, None if root is None else root(vector), seen, sizes, attention)
 
 
 def ahead(make: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

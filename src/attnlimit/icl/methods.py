@@ -18,7 +18,15 @@ from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Theta
 from attnlimit.inputs import Count, as_count, as_counts, as_one_of, as_positive
 
-Attention: TypeAlias = Literal["softmax", "linear"]
+Attention: TypeAlias = Literal["softmax", "opposite", "linear"]
+"""Of a query's scores and the tokens' values: the softmax mean; half the difference of the softmax means of scores and of minus the
+scores, which are two heads (A, b/2) and (−A, −b/2); or the plain mean of score × value."""
+MODELS: dict[Attention, str] = {
+    "softmax": "softmax attention",
+    "opposite": "two opposite heads",
+    "linear": "linear attention",
+}
+"""In words."""
 Kind: TypeAlias = Literal["sgd", "momentum", "adam"]
 Schedule: TypeAlias = Literal["constant", "cosine"]
 Dtype: TypeAlias = Literal["float32", "float64"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -27,15 +27,20 @@ from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.inputs import as_count, as_generator, as_one_of
 from attnlimit.measures import Gaussian
 from attnlimit.numerics.quasi import normal_sets
+from attnlimit.numerics.two_queries import gaussian_pair, pair_moments
 
 SCRAMBLES, POINTS, SPREADS = 8, 1024, 96
+WIDE, MOST_B = 8.0, 12.0
+"""Tables of opposite heads reach at least so far: between 0 and their first spread they are nearly quadratic, and closer to 0
+differences of nearly equal numbers. The search for the best goes to so many times the b of the infinite-prompt solution: beyond,
+1/b⁴ is left to gain."""
 TOKENS_AT_ONCE = 2**18
 
 
 @door
 @dataclass(frozen=True, eq=False)
 class FiniteRisk(Recorded):
-    """The risk of softmax attention on prompts of each length."""
+    """The risk on prompts of each length."""
 
     lengths: tuple[int, ...]
     risk: Float[Tensor, " lengths"]
@@ -52,15 +57,17 @@ def finite_risk(
     theta: Theta,
     lengths: Sequence[int] | int,
     *,
+    attention: Attention = "softmax",
     prompts: int = 4096,
     generator: torch.Generator | int = 0,
 ) -> FiniteRisk:
     """R_L(θ) = E loss on prompts of L tokens, for every L.
 
     For regression in block form (A, b) no prompt is drawn: given x_q, the law of the finite-prompt output is that of
-    Gaussian attention with score spread s = ‖Σ^{1/2}Ax_q‖, whose error and bias are exact (any L up to 10^12), the average over w
-    is in closed form, and only x_q is averaged over 8 × 1,024 quasi-random points. Otherwise `prompts` prompts are drawn, whose
-    first tokens are the shorter prompts.
+    Gaussian attention with score spread s = ‖Σ^{1/2}Ax_q‖, whose error and bias are exact (any L up to 10^12; of opposite heads the
+    errors at the two queries ±x_q go together), the average over w is in closed form, and only x_q is averaged over 8 × 1,024
+    quasi-random points; of linear attention everything is in closed form. Otherwise `prompts` prompts are drawn, whose first tokens
+    are the shorter prompts.
 
     >>> from attnlimit.icl import LinearRegression, endpoint
     >>> task = LinearRegression(5)
@@ -68,12 +75,17 @@ def finite_risk(
     tensor([0.0963, 0.0038], dtype=torch.float64)
     """
     sizes, theta = checked_lengths(lengths), as_theta(task, theta)
+    as_one_of(attention, Attention, "attention")
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
-        return _exact(task, theta, sizes)
+        return (
+            _exact_linear(task, theta, sizes)
+            if attention == "linear"
+            else _exact(task, theta, sizes, attention)
+        )
     count = as_count(prompts, "prompts")
     if count < 2:
         raise InputError(f"prompts must be at least 2, got {count}: the standard error is their spread.")
-    losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator))
+    losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator), attention)
     method = f"Monte Carlo, {count:,} prompts, nested lengths"
     return FiniteRisk(sizes, losses.mean(0), losses.std(0) / count**0.5, method)
 
@@ -87,33 +99,86 @@ class _Errors(NamedTuple):
     bias: Float[Tensor, "p L"]
 
     @classmethod
-    def at(cls, s: Float[Tensor, " p"], lengths: tuple[int, ...]) -> _Errors:
+    def at(cls, s: Float[Tensor, " p"], lengths: tuple[int, ...], attention: Attention) -> _Errors:
         """By cubic splines in s through exact values; the tables' ranges are powers of 1.2, so that nearby heads share one."""
-        reach = 1.2 ** math.ceil(math.log(max(float(s.max()), 1e-3), 1.2))
-        across, along, bias = (torch.as_tensor(spline(s.numpy())) for spline in _splines(reach, lengths))
+        table, least = (_opposite_splines, WIDE) if attention == "opposite" else (_splines, 1e-3)
+        reach = 1.2 ** math.ceil(math.log(max(float(s.max()), least), 1.2))
+        across, along, bias = (torch.as_tensor(spline(s.numpy())) for spline in table(reach, lengths))
+        if attention == "opposite":
+            return cls(s.square()[:, None] * across, s.square()[:, None] * along, s[:, None] * bias)
         return cls(across.exp(), along.exp(), bias)
 
 
-@lru_cache(maxsize=64)
-def _splines(reach: float, lengths: tuple[int, ...]) -> tuple[CubicSpline, CubicSpline, CubicSpline]:
-    """log mean squares across and along, and the bias, on 0 ≤ s ≤ reach."""
-    s, eye = torch.linspace(0, reach, SPREADS, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+Splines: TypeAlias = tuple[CubicSpline, CubicSpline, CubicSpline]
+
+
+def _one_head(s: Float[Tensor, " p"], lengths: tuple[int, ...]) -> _Errors:
+    """Exact values."""
+    eye = torch.eye(2, dtype=torch.float64)
     x = s[:, None] * eye[0]
     along, across = (exact_error(Head(eye, row[None]), Gaussian(cov=1.0, dim=2), lengths, x) for row in eye)
-    bias = -along.bias_square.sqrt()  # a finite prompt falls short of the limit
-    tables = (across.mean_square.log(), along.mean_square.log(), bias)
-    first, second, third = (CubicSpline(s.numpy(), table.numpy()) for table in tables)
+    # a finite prompt falls short of the limit
+    return _Errors(across.mean_square, along.mean_square, -along.bias_square.sqrt())
+
+
+@lru_cache(maxsize=64)
+def _splines(reach: float, lengths: tuple[int, ...]) -> Splines:
+    """log mean squares across and along, and the bias, on 0 ≤ s ≤ reach."""
+    s = torch.linspace(0, reach, SPREADS, dtype=torch.float64)
+    across, along, bias = _one_head(s, lengths)
+    first, second, third = (
+        CubicSpline(s.numpy(), table.numpy()) for table in (across.log(), along.log(), bias)
+    )
     return first, second, third
 
 
-def _exact(task: LinearRegression, theta: Block, lengths: tuple[int, ...]) -> FiniteRisk:
+@lru_cache(maxsize=64)
+def _opposite_splines(reach: float, lengths: tuple[int, ...]) -> Splines:
+    """Mean squares over s² and the bias over s. Half the difference of the errors at scores sg and −sg has half the mean square of one
+    less half the mean of their product, and the same bias. As s → 0 it is s times the empirical covariance of g and the value."""
+    s = torch.linspace(0, reach, SPREADS, dtype=torch.float64)[1:]
+    across, along, bias = _one_head(s, lengths)
+    pairs = [pair_moments(gaussian_pair(one, one, -1.0, max(lengths)), lengths) for one in s.tolist()]
+    along = (along - torch.stack([inside[:, 0, 0] for inside, _ in pairs])) / 2
+    across = (across - torch.stack([alone for _, alone in pairs])) / 2
+    L = torch.tensor(lengths, dtype=torch.float64)
+    at_zero, square = _Errors((L - 1) / L**2, (2 * L - 1) / L**2, -1 / L), s.square()[:, None]
+    tables = _Errors(across / square, along / square, bias / s[:, None])
+    places = np.concatenate([[0.0], s.numpy()])
+    first, second, third = (
+        CubicSpline(places, torch.cat([zero[None], table]).numpy())
+        for zero, table in zip(at_zero, tables, strict=True)
+    )
+    return first, second, third
+
+
+def _exact_linear(task: LinearRegression, theta: Block, lengths: tuple[int, ...]) -> FiniteRisk:
+    """½ tr Σ_q(P − 2MᵀΣP + Mᵀ(E hhᵀ)M), M = bA."""
+    M, both = theta.b * theta.A, task.cov @ task.vector_cov
+    risks = [
+        float((task.query_cov @ (task.vector_cov - 2 * M.T @ both + M.T @ _spread(task, L) @ M)).trace()) / 2
+        for L in lengths
+    ]
+    risk = torch.tensor(risks, dtype=torch.float64)
+    return FiniteRisk(lengths, risk, torch.zeros_like(risk), "exact")
+
+
+def _spread(task: LinearRegression, length: int) -> Float[Tensor, "d d"]:
+    """E hhᵀ of h = (1/L) Σ y_i x_i."""
+    both = task.cov @ task.vector_cov
+    return (1 + 1 / length) * both @ task.cov + (float(both.trace()) + task.noise) / length * task.cov
+
+
+def _exact(
+    task: LinearRegression, theta: Block, lengths: tuple[int, ...], attention: Attention
+) -> FiniteRisk:
     """With h = ΣAx_q, the infinite prediction is b wᵀh and misses by wᵀe, e = bh − x_q. Over tokens the prediction errs by
     bias along h/s, and with variance from y's part along the scores, b²(wᵀh)²/s², and from the rest of b²(wᵀΣw + noise)."""
     P, A, b = task.vector_cov, theta.A, theta.b
     x = _quasi_normal(task.dim) @ torch.linalg.cholesky(task.query_cov).T
     h = x @ A.T @ task.cov
     s = (h * (x @ A.T)).sum(-1).clamp_min(0).sqrt()
-    errors = _Errors.at(s, lengths)
+    errors = _Errors.at(s, lengths, attention)
     unit = h / s.clamp_min(1e-300)[:, None]
     share = b**2 * ((unit @ P) * unit).sum(-1, keepdim=True)
     total = b**2 * (float((task.cov @ P).trace()) + task.noise)
@@ -133,7 +198,12 @@ def _quasi_normal(dim: int) -> Float[Tensor, "p d"]:
 
 
 def sampled_losses(
-    task: InContextTask, weights: Weights, lengths: tuple[int, ...], count: int, generator: torch.Generator
+    task: InContextTask,
+    weights: Weights,
+    lengths: tuple[int, ...],
+    count: int,
+    generator: torch.Generator,
+    attention: Attention = "softmax",
 ) -> Float[Tensor, "count lengths"]:
     """The loss on each prompt, cut to each length."""
     at_once = max(1, TOKENS_AT_ONCE // lengths[-1])
@@ -142,9 +212,16 @@ def sampled_losses(
         batch = task.draw(min(at_once, count - start), lengths[-1], generator)
         scores = (batch.tokens @ (batch.query @ weights.U.T)[..., None])[..., 0]
         values = batch.tokens @ weights.V.T
-        outputs = [(scores[:, None, :size].softmax(-1) @ values[:, :size])[:, 0] for size in lengths]
+        outputs = [(_weights(scores[:, None, :size], attention) @ values[:, :size])[:, 0] for size in lengths]
         losses.append(torch.stack([task.risk(task.read(output), batch.target) for output in outputs], -1))
     return torch.cat(losses)
+
+
+def _weights(scores: Float[Tensor, "... L"], attention: Attention) -> Float[Tensor, "... L"]:
+    """What each token counts."""
+    if attention == "linear":
+        return scores / scores.shape[-1]
+    return scores.softmax(-1) if attention == "softmax" else (scores.softmax(-1) - (-scores).softmax(-1)) / 2
 
 
 @door
@@ -224,11 +301,12 @@ def _described(task: LinearRegression, block: Block, kind: str) -> StationaryPoi
 
 @door
 def tuned(task: InContextTask, length: int, attention: Attention = "softmax") -> tuple[Block, float]:
-    """The block (A, b) of least exact risk R_L, and that risk; for attention "softmax" or "linear".
+    """The block (A, b) of least exact risk R_L, and that risk.
 
-    Softmax: the least among A = α(Σ + λ I)⁻¹/b. With an infinite prompt all b are alike once bΣA = I. With L tokens they are
+    Softmax, and two opposite heads: the least among A = α(Σ + λ I)⁻¹/b. With an infinite prompt all b are alike once bΣA = I. With L tokens they are
     not: a large b lowers the scores, so that more tokens count, but it also multiplies the noise of their plain mean. λ and α
-    shrink as ridge regression does.
+    shrink as ridge regression does. Opposite heads have no plain mean, and a large b costs them nothing: as b → ∞ they are linear
+    attention with the keys' mean taken off.
 
     Linear: the prediction is b hᵀA x_q with h = (1/L) Σ y_i x_i, so the best bA is (E hhᵀ)⁻¹ΣP, where for Gaussian tokens
     E hhᵀ = (1 + 1/L) ΣPΣ + (tr ΣP + noise)/L Σ. Its risk ½ tr Σ_q(P − PΣ(E hhᵀ)⁻¹ΣP) is the least of all linear heads: what else
@@ -236,24 +314,22 @@ def tuned(task: InContextTask, length: int, attention: Attention = "softmax") ->
 
     >>> from attnlimit.icl import LinearRegression
     >>> task = LinearRegression(5, noise=0.1)
-    >>> [round(tuned(task, 100, attention)[1], 4) for attention in ("softmax", "linear")]
-    [0.0793, 0.0305]
+    >>> [round(tuned(task, 100, attention)[1], 4) for attention in ("softmax", "opposite", "linear")]
+    [0.0793, 0.0305, 0.0305]
     """
     task, length = regression(task, "tuned"), as_count(length, "length")
     as_one_of(attention, Attention, "attention")
-    return _linear(task, length) if attention == "linear" else _softmax(task, length)
+    return _linear(task, length) if attention == "linear" else _searched(task, length, attention)
 
 
 def _linear(task: LinearRegression, length: int) -> tuple[Block, float]:
-    P, cov = task.vector_cov, task.cov
-    both = cov @ P
-    spread = (1 + 1 / length) * both @ cov + (float(both.trace()) + task.noise) / length * cov
-    best = torch.linalg.solve(spread, both)
+    both = task.cov @ task.vector_cov
+    best = torch.linalg.solve(_spread(task, length), both)
     b = float(best.norm()) ** 0.5  # balanced: ‖A‖ = b
-    return Block(best / b, b), float((task.query_cov @ (P - both.T @ best)).trace()) / 2
+    return Block(best / b, b), float((task.query_cov @ (task.vector_cov - both.T @ best)).trace()) / 2
 
 
-def _softmax(task: LinearRegression, length: int) -> tuple[Block, float]:
+def _searched(task: LinearRegression, length: int, attention: Attention) -> tuple[Block, float]:
     if length == 1:  # it weighs 1 whatever A is, and its answer says nothing of another query's: none is best
         return Block(torch.zeros_like(task.cov), 0.0), float((task.query_cov @ task.vector_cov).trace()) / 2
     start = endpoint(task)
@@ -261,36 +337,44 @@ def _softmax(task: LinearRegression, length: int) -> tuple[Block, float]:
 
     def block(parameters: np.ndarray) -> Block:
         log_b, log_alpha, log_ridge = (float(p) for p in parameters)
+        log_b = min(log_b, math.log(MOST_B * start.b))
         b, ridge = math.exp(log_b), size * math.exp(log_ridge)
         return Block(math.exp(log_alpha - log_b) * torch.linalg.inv(task.cov + ridge * eye), b)
 
     def objective(parameters: np.ndarray) -> float:
-        return math.log(float(finite_risk(task, block(parameters), [length]).risk[0]))
+        return math.log(float(finite_risk(task, block(parameters), [length], attention=attention).risk[0]))
 
-    first = np.array([math.log(start.b) + 0.3, 0.0, math.log(max(task.dim / length, 1e-9))])
+    first = np.array(
+        [
+            math.log(start.b) + (0.3 if attention == "softmax" else 1.0),
+            0.0,
+            math.log(max(task.dim / length, 1e-9)),
+        ]
+    )
     found = minimize(objective, first, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6})
     return block(found.x), math.exp(float(found.fun))
 
 
 @door
 def long_prompt_constant(task: InContextTask, attention: Attention = "softmax") -> float:
-    """lim L·R_L of the best weights, so that a prompt of c/ε tokens has risk ε.
+    """lim L·R_L of the best weights (A, b), so that a prompt of c/ε tokens has risk ε.
 
-    With τ = tr ΣP + noise, the variance of an answer y,
+    With τ = tr ΣP + noise, the variance of an answer y, q = xᵀΣ⁻¹x and x ~ N(0, Σ_q),
 
-        linear   ½ E [τ xᵀΣ⁻¹x + xᵀPx]
-        softmax  ½ min_b E e^{xᵀΣ⁻¹x/b²} [τ b² + xᵀPx],   x ~ N(0, Σ_q):
+        linear    ½ E [τ q + xᵀPx]
+        softmax   ½ min_b E e^{q/b²} [τ b² + xᵀPx]
+        opposite  ½ inf_b E [τ b² sinh(q/b²) + cosh(q/b²) xᵀPx], which is that of linear attention, as b → ∞:
 
-    the central limit theorem at A = Σ⁻¹/b, which for d > 1 every head with zero infinite-prompt risk has, and in which b is free
-    (for d = 1 a head may also weigh tokens by y and read x, which is left out). A larger b flattens the softmax, but multiplies the noise of the
-    plain mean that is then left in it. So softmax is worse than linear attention by a factor that does not go away:
-    ((d + 2)/d)^{d/2+1} for Σ = Σ_q where noise outweighs the signal, which is 5.2 in one dimension and e in many, and about as much
-    otherwise.
+    the central limit theorem at A = Σ⁻¹/b, where the infinite-prompt risk is zero and b is free. A larger b flattens the softmax, but
+    multiplies the noise of the plain mean that is then left in it. So one softmax head is worse than linear attention by a factor that
+    does not go away: ((d + 2)/d)^{d/2+1} for Σ = Σ_q where noise outweighs the signal, 4 in two dimensions and e in many, and about as
+    much otherwise. (In one dimension a head may also weigh tokens by y and read x, so that this block, 5.2 times as bad, need not be the
+    best head.) Of two opposite heads the plain mean cancels, and with it the price.
 
     >>> from attnlimit.icl import LinearRegression
     >>> task = LinearRegression(5, noise=0.1)
-    >>> [round(long_prompt_constant(task, attention), 3) for attention in ("softmax", "linear")]
-    [10.401, 3.25]
+    >>> [round(long_prompt_constant(task, attention), 3) for attention in ("softmax", "opposite", "linear")]
+    [10.401, 3.25, 3.25]
     """
     task = regression(task, "long_prompt_constant")
     as_one_of(attention, Attention, "attention")
@@ -298,7 +382,7 @@ def long_prompt_constant(task: InContextTask, attention: Attention = "softmax") 
     root = torch.linalg.cholesky(task.query_cov)
     spreads, turn = torch.linalg.eigh(root.mT @ torch.linalg.solve(task.cov, root))
     weights = (turn.mT @ root.mT @ task.vector_cov @ root @ turn).diagonal()
-    if attention == "linear":
+    if attention != "softmax":
         return float(tau * spreads.sum() + weights.sum()) / 2
 
     def log_constant(excess: float) -> float:

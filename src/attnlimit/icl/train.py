@@ -119,6 +119,11 @@ class Trial:
                 f"variance_reduction='control' needs the exact infinite-prompt gradient, and {task!r} has none: leave it out."
             )
         as_one_of(attention, Attention, "attention")
+        if attention == "opposite" and not hasattr(task, "prompt_root"):
+            raise NotKnown(
+                f"Two opposite heads have the infinite-prompt model of one where prompts are centred Gaussian, and those of {task!r} "
+                "are not: take attention='softmax', or LinearRegression."
+            )
         evaluation.steps(optimizer.steps)
         base = int(torch.randint(2**62, (), generator=as_generator(generator)))
         starts = torch.stack([_start(task, start.init, base, seed) for seed in range(start.seeds)])
@@ -240,8 +245,8 @@ def train(
     """θ_{k+1} = θ_k − lr·ĝ(θ_k), ĝ the gradient of the mean loss of fresh prompts, for one model per length and seed.
 
     All lengths of a seed see the same prompts, each model its first L tokens, so that each by itself is trained on
-    independent batches while differences between lengths carry less noise; seeds share nothing. `attention` is "softmax", or
-    "linear": (1/L) Σ V z_i z_iᵀ U query.
+    independent batches while differences between lengths carry less noise; seeds share nothing. `attention` is "softmax",
+    "opposite": half of it at U, less half of it at −U, or "linear": (1/L) Σ V z_i z_iᵀ U query.
 
     Weights whose norm leaves 10⁶ times that of the start, or is not finite, stop the run with `Diverged`.
 

@@ -17,7 +17,7 @@ from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Weights
-from attnlimit.icl.methods import Attention, Evaluation, Optimizer
+from attnlimit.icl.methods import MODELS, Attention, Evaluation, Optimizer
 from attnlimit.icl.solutions import endpoint, finite_risk, long_prompt_constant, tuned
 from attnlimit.icl.tasks import Floor, InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
@@ -256,7 +256,7 @@ class Comparison(Drawn):
         for attention, run in self.runs.items():
             for quantity, values in _falling(run).items():
                 yield attention, quantity, values
-        if len(self.runs) == 2:
+        if {"softmax", "linear"} <= self.runs.keys():
             apart = self.runs["softmax"].risk[-1] - self.runs["linear"].risk[-1]
             yield "both", "risk of softmax less that of linear attention", apart
         if self.solution is not None:
@@ -265,7 +265,7 @@ class Comparison(Drawn):
             yield attention, "exact risk of tuned weights: the prediction", risks[None]
 
     def __repr__(self) -> str:
-        return f"Comparison({self.name}: {' and '.join(self.runs)} attention, {self.any_run.method})"
+        return f"Comparison({self.name}: {', '.join(MODELS[run.attention] for run in self.runs.values())}; {self.any_run.method})"
 
 
 def compared(name: str, runs: Sequence[Training]) -> Comparison:

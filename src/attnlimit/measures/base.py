@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -36,6 +37,20 @@ class Kind(TypedDict, total=False):
 
     dtype: torch.dtype
     device: torch.device | str
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """P(e^{aᵀy} > t) ~ constant·t^{−index}: the weights of n keys have heavy tails, and a key of large weight w is, in the mean,
+    slope·log w + offset."""
+
+    index: float
+    constant: float
+    """inf where it is not a constant but grows like a power of log t, nan where the tail falls slower than any power."""
+    slope: Float[Tensor, " d"]
+    offset: Float[Tensor, " d"]
+    nodes: tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None = None
+    """Scores in order and their log masses, where the keys' mean given the score z is slope·z at every z; None where not."""
 
 
 @door
@@ -157,6 +172,7 @@ class Measure(ABC):
                 f"{[round(v, 4) for v in worst[:4].tolist()]}{' …' if self.dim > 4 else ''} "
                 f"({int((~inside).sum())} of {inside.numel()} queries). It is finite on {self.domain}. "
                 f"There, n-token attention does not settle: it follows its largest key, whose score {self.growth or 'grows without end'}. "
+                f"{self._weights_there(worst)}"
                 "Use finite tokens, head(law.sample(n, generator=…)), or smaller scores, head.scaled(kappa)."
             )
         return a
@@ -170,6 +186,21 @@ class Measure(ABC):
                 "scores, head.scaled(kappa)."
             )
         return value
+
+    def tail(self, a: Float[Tensor, " d"]) -> Tail | None:
+        """The tail of the weights e^{aᵀy}; None where all their moments are finite, or the tail is not known."""
+        return None
+
+    def _weights_there(self, a: Float[Tensor, " d"]) -> str:
+        tail = self.tail(a)
+        if tail is None:
+            return ""
+        if tail.index == 0:
+            return "One key takes all the weight as n grows. "
+        return (
+            f"Weights have tail index α = {tail.index:.3g}: they tend to Poisson–Dirichlet weights, E Σp² → 1 − α = {1 - tail.index:.3g} "
+            "(attnlimit.heavy_tails). "
+        )
 
     # --- plain moments ----------------------------------------------------------------------------
 
@@ -222,8 +253,9 @@ class Measure(ABC):
 
     # --- the law of the scores --------------------------------------------------------------------
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
-        """Atoms of (aᵀy, V y) for score vectors a, with `limit` V∇Λ(a): what exact finite-n errors come from."""
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
+        """Atoms of (aᵀy, V y) for score vectors a, with `limit` V∇Λ(a): what exact finite-n errors come from. Nodes of a density
+        are that much `finer`, and for one output (V a row) how it spreads `around` them is known: the law of the error needs both."""
         raise self._no_projection()
 
     def _no_projection(self) -> NotKnown:

@@ -138,7 +138,7 @@ class Empirical(Measure):
     def value_radius(self, V: Matrix | None) -> float:
         return float(read(V, self.values[self.probabilities > 0]).norm(dim=-1).max())
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """Every token an atom: exact, at a cost linear in tokens times quadrature points."""
         mean, log_mass = read(V, self.values)[None], self.probabilities.log().expand(len(a), -1)
         limit = read(V, self.tilted_mean(a))

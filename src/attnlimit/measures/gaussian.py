@@ -107,11 +107,11 @@ class Gaussian(Measure):
             return self._mean.expand(a.shape)
         return super()._top(a)
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """z = aᵀm + s g with g ~ N(0, 1), s² = aᵀΣa; given g, V y has mean V(m + Σa g/s) and the rest of the trace."""
         along = self.apply_cov(a)
         s = (a * along).sum(-1).clamp_min(0).sqrt()
-        step = RESOLUTION / max(1.0, float(s.max()))
+        step = RESOLUTION / finer / max(1.0, float(s.max()))
         g = torch.arange(*_reach(float(s.min())), step, dtype=a.dtype, device=a.device)
         log_mass = -0.5 * g.square() - 0.5 * math.log(2 * math.pi) + math.log(step)
         slope = read(V, along / s.clamp_min(1e-300)[:, None]) * (s > 0)[:, None]
@@ -124,6 +124,8 @@ class Gaussian(Measure):
             spread[:, None].expand_as(scores),
             read(V, self.tilted_mean(a)),
             smooth=max(1.0, 0.12 * float(s.min())),  # n ≤ 10^12 keys: φⁿ varies on the scale s/√(2 log n)
+            around=_around,
+            nodes=torch.ones_like(g, dtype=torch.bool),
         )
 
     def coverage(self, a: Float[Tensor, "m d"], log_n: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
@@ -176,6 +178,11 @@ def _reach(s: float) -> tuple[float, float]:
     """Standard deviations that matter: weights e^{2sg} reach to 2s + 7 while n ≤ 10^12 keys get there at all, which
     they do up to 10 (mass 1e-23 beyond); when scores spread widely, keys below −6.5 (mass 4e-11) weigh nothing."""
     return (-9.0, 12.0) if s < 4 else (-6.5, 10.0)
+
+
+def _around(r: Tensor) -> Tensor:
+    """Normal."""
+    return torch.expm1(-r.square() / 2)
 
 
 def _checked_cov(cov: Tensor, dim: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Unpack
 
 import torch
@@ -9,9 +10,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.doors import door
-from attnlimit.measures.base import Kind, Points
-from attnlimit.measures.product import Product
+from attnlimit.measures.base import Kind, Points, Tail
+from attnlimit.measures.product import Product, along_axes
 from attnlimit.measures.spec import DIM, SIZE, Spec
+from attnlimit.numerics.caps import RESOLUTION
+
+SMALLEST, LARGEST = 40.0, 100.0
+"""Coordinates from e^{−40} to 100 times the scale: of 10^12 keys none is beyond, but for a probability of e^{−70}."""
 
 
 @door
@@ -23,6 +28,7 @@ class Laplace(Product):
 
     spec = Spec("laplace", dim=DIM, scale=SIZE)
     growth = "grows like b·max|a_i|·log n"
+    """Of the weights e^{aᵀy} the tail index is 1/(b·max|a_i|)."""
 
     def __init__(self, dim: int, scale: float = 1.0, **kind: Unpack[Kind]) -> None:
         super().__init__(dim, scale, **kind)
@@ -35,6 +41,35 @@ class Laplace(Product):
         gap = (1 - t) * (1 + t)
         cgf = torch.where(t.abs() < 0.5, -torch.log1p(-t * t), -gap.log())
         return cgf, 2 * t / gap, 2 * (1 + t * t) / gap**2
+
+    def _nodes(
+        self, reach: float, like: Tensor, finer: float = 1.0
+    ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
+        """|ξ| = log(1 + e^y), where y has the logistic density: smooth, with tails that the trapezoid rule sees."""
+        step = RESOLUTION / max(1.0, reach) / 2 / finer
+        y = torch.arange(-SMALLEST / step, LARGEST / step).to(like) * step
+        size = torch.nn.functional.softplus(y)
+        log_mass = -torch.nn.functional.softplus(-y) - size + math.log(step / 2)
+        below = size < LARGEST / 2
+        xi, log_mass = torch.cat([-size[below].flip(0), size]), torch.cat([log_mass[below].flip(0), log_mass])
+        return xi, log_mass - log_mass.logsumexp(0)
+
+    def tail(self, a: Float[Tensor, " d"]) -> Tail | None:
+        """Along the largest |a_i|: index 1/(b|a_i|), constant ½ Π_{j≠i} 1/(1 − (a_j/a_i)²) (Breiman), the others tilted by a_j/(b|a_i|)."""
+        i = int(a.abs().argmax())
+        if float(a[i]) == 0:
+            return None
+        axis = torch.eye(self.dim).to(a)[i]
+        ratio = (a / a[i].abs()).where(axis == 0, 0.0)
+        gap = 1 - ratio.square()
+        constant = float(0.5 / gap.prod()) if float(gap.min()) > 1e-12 else math.inf
+        others = 2 * self.scale * ratio / gap
+        offset = others - (a * others).sum() / a[i] * axis
+        reach, nodes = self.scale * float(a[i].abs()), None
+        if along_axes(a[None]):
+            xi, log_mass = self._nodes(reach, a, finer=1.5)
+            nodes = (reach * xi, log_mass)
+        return Tail(1 / reach, constant, axis / a[i], offset, nodes)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         size = -torch.log1p(-self._uniform(n, self.dim, generator=generator))

@@ -113,11 +113,11 @@ class Mixture(Measure):
     def value_radius(self, V: Matrix | None) -> float:
         return max(part.value_radius(V) for part in self.parts)
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """The atoms of all parts, side by side."""
         parts = []
         for weight, part in zip(self.weights, self.parts, strict=True):
-            atoms = part.project(a, V)
+            atoms = part.project(a, V, finer)
             parts.append(atoms._replace(log_mass=atoms.log_mass + weight.log()))
         return join(parts, read(V, self.tilted_mean(a)))
 

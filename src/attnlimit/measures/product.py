@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from attnlimit.inputs import as_positive
 from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
 from attnlimit.numerics.atoms import Atoms
-from attnlimit.numerics.bessel import sphere_cgf
+from attnlimit.numerics.bessel import sphere_cgf, sum_transform
 from attnlimit.numerics.caps import heights
 
 
@@ -43,16 +44,18 @@ class Product(Measure):
     def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
         return torch.diag_embed(self.scale**2 * self._coordinate(self.scale * a)[2])
 
-    def _nodes(self, reach: float, like: Tensor) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None:
+    def _nodes(
+        self, reach: float, like: Tensor, finer: float
+    ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None:
         """Quadrature nodes and log masses of ξ, for scores up to `reach` times it: neighbours' scores are at most
-        `RESOLUTION` apart. None where they are not known."""
+        `RESOLUTION`/finer apart. None where they are not known."""
         return None
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """Along a coordinate axis: that coordinate is ξ, the others keep their variance."""
         axis = a.abs().argmax(-1)
         value = a.gather(-1, axis[:, None])[:, 0]
-        nodes = self._nodes(self.scale * float(value.abs().max()), a)
+        nodes = self._nodes(self.scale * float(value.abs().max()), a, finer)
         if nodes is None or not along_axes(a):
             raise self._no_projection()
         xi, log_mass = nodes
@@ -82,8 +85,17 @@ class Bounded(Product):
         at = sphere_cgf(t.abs(), self.order)
         return at.cgf, at.ratio_over_r * t, at.derivative
 
-    def _nodes(self, reach: float, like: Tensor) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
-        return heights(self.order, reach, like)
+    def _nodes(
+        self, reach: float, like: Tensor, finer: float
+    ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
+        return heights(self.order, reach, like, finer)
+
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
+        """Given one coordinate, an output is a sum of the others."""
+        atoms = super().project(a, V, finer)
+        others = self._matrix(V)[0].scatter(0, a[0].abs().argmax()[None], 0.0)
+        nodes = torch.full_like(atoms.scores[0], self.order > 1, dtype=torch.bool)
+        return atoms._replace(around=partial(sum_transform, others, self.order), nodes=nodes)
 
     def _top(self, a: Points) -> Points:
         return self.scale * a.sign()

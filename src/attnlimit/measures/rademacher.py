@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -15,6 +16,7 @@ from attnlimit.measures.base import Kind, Matrix, read
 from attnlimit.measures.product import Bounded, along_axes
 from attnlimit.measures.spec import DIM, Spec
 from attnlimit.numerics.atoms import Atoms
+from attnlimit.numerics.bessel import sum_transform
 from attnlimit.numerics.order import Largest
 
 
@@ -33,10 +35,10 @@ class Rademacher(Bounded):
     def __repr__(self) -> str:
         return f"Rademacher(dim={self.dim})"
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """Off the axes: all sign patterns of the coordinates that matter, the quiet ones left to the spread."""
         if along_axes(a):
-            return super().project(a, V)
+            return super().project(a, V, finer)
         loud = (a != 0).any(0)
         count = int(loud.sum())
         if count > self.most_coordinates:
@@ -47,7 +49,8 @@ class Rademacher(Bounded):
         spread = matrix[:, ~loud].square().sum().expand(1, len(patterns))
         scores = a[:, loud] @ patterns.T
         log_mass = torch.full_like(scores, -count * math.log(2.0))
-        return Atoms(scores, log_mass, mean[None], spread, read(V, self.tilted_mean(a)))
+        around = partial(sum_transform, matrix[0] * ~loud, 1)
+        return Atoms(scores, log_mass, mean[None], spread, read(V, self.tilted_mean(a)), around=around)
 
     def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
         return self._largest_of_atoms(n, a, V)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -15,7 +16,7 @@ from attnlimit.inputs import as_positive
 from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
 from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.numerics.atoms import Atoms
-from attnlimit.numerics.bessel import sphere_cgf
+from attnlimit.numerics.bessel import sphere_cgf, sum_transform
 from attnlimit.numerics.caps import SHARP, cap_moments, caps, heights
 from attnlimit.numerics.order import Largest
 
@@ -62,11 +63,11 @@ class Radial(Measure):
     def gain(self) -> Callable[[Tensor], Tensor]:
         return lambda norm: self.radius**2 * sphere_cgf(self.radius * norm, self.order).ratio_over_r
 
-    def project(self, a: Float[Tensor, "m d"], V: Matrix | None) -> Atoms:
+    def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """z = R‖a‖c with c of density ∝ (1 − c²)^{(k−3)/2}, k = d on the sphere and d + 2 in the ball; given c, V y has
         mean R c V â and the rest of V y has variance R²(1 − c²)/(k − 1) in each direction orthogonal to a."""
         norm = a.norm(dim=-1)
-        c, log_mass = heights(self.order, self.radius * float(norm.max()), a)
+        c, log_mass = heights(self.order, self.radius * float(norm.max()), a, finer)
         anywhere = torch.eye(
             1, self.dim, dtype=a.dtype, device=a.device
         )  # a = 0 has no direction: any will do
@@ -76,7 +77,9 @@ class Radial(Measure):
         spread = across[:, None] * (1 - c.square()) / max(1, self.order - 1)
         scores = self.radius * norm[:, None] * c
         mean = slope[:, None, :] * c[None, :, None]
-        return Atoms(scores, log_mass.expand_as(scores), mean, spread, read(V, self.tilted_mean(a)))
+        limit, nodes = read(V, self.tilted_mean(a)), torch.full_like(c, self.order > 1, dtype=torch.bool)
+        around = partial(sum_transform, torch.ones(1, dtype=a.dtype), max(1, self.order - 1))
+        return Atoms(scores, log_mass.expand_as(scores), mean, spread, limit, around=around, nodes=nodes)
 
     def near_top(self, a: Float[Tensor, "m d"], V: Matrix | None, n_least: int, n_most: int) -> Atoms:
         """Sharp scores are set around the top, c = 1 − 2h with a grid in h."""

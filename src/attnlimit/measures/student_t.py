@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Unpack
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from attnlimit.doors import door
 from attnlimit.errors import LimitDoesNotExist
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Measure, Points
+from attnlimit.measures.base import Kind, Measure, Points, Tail
 
 
 @door
@@ -30,6 +31,11 @@ class StudentT(Measure):
 
     def _in_domain(self, a: Points) -> Bool[Tensor, "*batch"]:
         return (a == 0).all(-1)
+
+    def tail(self, a: Float[Tensor, " d"]) -> Tail | None:
+        """Scores have power tails, so that weights have none of any power: index 0."""
+        nothing = torch.zeros_like(a)
+        return Tail(0.0, math.nan, nothing, nothing) if bool(a.any()) else None
 
     def _cgf(self, a: Points) -> Float[Tensor, "*batch"]:
         return a.new_zeros(a.shape[:-1])

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from numpy.polynomial.polynomial import polyadd, polyder, polyint, polymul
 from numpy.typing import NDArray
+from scipy.special import gammaln, jv
 from torch import Tensor
 
 # The large-order expansion starts at ν ≥ 12 and is cut at the first order k with ν^−k below 1e-17. Starting
@@ -147,3 +148,28 @@ def _horner(coefficients: NDArray[np.float64], p: Tensor) -> Tensor:
     for coefficient in coefficients[::-1].tolist():
         total = total * p + coefficient
     return total
+
+
+def sum_transform(share: Float[Tensor, " d"], order: int, r: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """E e^{irξ} − 1 for ξ = Σ c_i x_i of variance 1, c ∝ `share` and x_i independent heights of uniform points on the unit sphere of
+    R^order: Π ₀F₁(;order/2; −(r c_i)²/4) − 1, without cancellation at small r."""
+    total = torch.zeros_like(r)
+    for c in (share[share != 0] / share.norm()).tolist():
+        one = _height_transform(order**0.5 * c * r, order)
+        total = total + one + total * one
+    return total
+
+
+def _height_transform(r: Tensor, order: int) -> Tensor:
+    """₀F₁(;order/2; −r²/4) − 1: by its series, and by J beyond r = 2√order."""
+    if order == 1:
+        return -2 * (r / 2).sin().square()
+    near = r.abs() <= 2 * order**0.5
+    x = torch.where(near, -r.square() / 4, 0.0)
+    term, total = torch.ones_like(x), torch.zeros_like(x)
+    for k in range(30):
+        term = term * x / ((order / 2 + k) * (k + 1))
+        total = total + term
+    nu, far = order / 2 - 1, torch.where(near, 1.0, r.abs()).numpy()
+    bessel = np.exp(gammaln(nu + 1) + nu * np.log(2 / far)) * jv(nu, far) - 1
+    return torch.where(near, total, torch.as_tensor(bessel))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -40,12 +41,13 @@ def bin_by_score(
     squares = values.square().sum(-1), limit.square().sum(-1)
     if not has_numba() or scores.device.type != "cpu":
         sums = _sparse(scores, low, width, bins, values, product, *squares, mass, skipped)
-    else:
-        sums = values.new_zeros(scores.shape[0], bins, values.shape[2] + 3)
-        skip = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
-        inputs = (scores, low, width, values.contiguous(), product, *squares, mass.contiguous(), skip)
-        run_compiled(_accumulate, len(scores), *inputs, sums)
-    return BinSums(sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3:])
+        return BinSums(sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3:])
+    count, weight, square = (values.new_zeros(len(scores), bins) for _ in range(3))
+    found = BinSums(count, weight, square, values.new_zeros(len(scores), bins, values.shape[2]))
+    skip = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
+    inputs = (scores, low, width, values, product, *squares, mass, skip)
+    run_compiled(_accumulate, len(scores), *(one.contiguous() for one in inputs), *found)
+    return found
 
 
 def _accumulate(
@@ -60,27 +62,34 @@ def _accumulate(
     limit_square: Any,
     mass: Any,
     skipped: Any,
-    out: Any,
+    number: Any,
+    weight: Any,
+    square: Any,
+    value: Any,
 ) -> None:
-    bins, p, some = out.shape[1], values.shape[2], skipped.size == scores.size
+    bins, (n, p), some = number.shape[1], values.shape[1:], skipped.size == scores.size
     step = min(1, values.shape[0] - 1)  # 0: all queries share the values
+    one = values.dtype.type(1)  # or the loops would run in double precision
+    bin_of, share, square_of = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
     for i in range(start, stop):
-        own = i * step
-        inverse, narrow = 1.0 / width[i], width[i] < 0.1
-        for j in range(scores.shape[1]):
-            if some and skipped[i, j]:
-                continue
+        own, inverse, narrow = i * step, one / width[i], width[i] < 0.1001
+        for j in range(n):
             place = (scores[i, j] - low[i]) * inverse
             k = max(0, min(bins - 1, int(place)))
-            x = (place - k - 0.5) * width[i]
+            x = (place - values.dtype.type(k) - one / 2) * width[i]
             # narrow bins: |x| ≤ 0.05, and the series is good to 3e-9
-            w = 1.0 + x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x / 24.0))) if narrow else math.exp(x)
-            mw = values.dtype.type(mass[j] * w)  # or the loop below would run in double precision
-            out[i, k, 0] += mass[j]
-            out[i, k, 1] += mw
-            out[i, k, 2] += mw * w * max(0.0, value_square[own, j] - 2.0 * product[i, j] + limit_square[i])
+            w = one + x * (one + x * (one / 2 + x * (one / 6 + x * one / 24))) if narrow else math.exp(x)
+            bin_of[j], share[j] = k, mass[j] * w
+            square_of[j] = max(0.0, value_square[own, j] - 2 * one * product[i, j] + limit_square[i]) * w
+        for j in range(n):
+            if some and skipped[i, j]:
+                continue
+            k, mw = bin_of[j], share[j]
+            number[i, k] += mass[j]
+            weight[i, k] += mw
+            square[i, k] += mw * square_of[j]
             for c in range(p):
-                out[i, k, 3 + c] += mw * values[own, j, c]
+                value[i, k, c] += mw * values[own, j, c]
 
 
 def _sparse(

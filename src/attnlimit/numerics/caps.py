@@ -22,19 +22,19 @@ than a key that n keys have but for a probability of e^{−40}."""
 
 
 def heights(
-    order: int, concentration: float, like: Tensor
+    order: int, concentration: float, like: Tensor, finer: float = 1.0
 ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
     """Nodes and log masses of the height c of a uniform point on the unit sphere of R^order, for scores up to
-    `concentration`.
+    `concentration`, that much `finer`.
 
     With c = tanh x the density becomes ∝ sech^{order−1} x on the line, where the trapezoid rule converges
     geometrically; order 1 is the two points ±1.
     """
     if order == 1:
-        return torch.tensor([-1.0, 1.0]).to(like), torch.full((2,), -math.log(2.0)).to(like)
+        return like.new_tensor([-1.0, 1.0]), like.new_full((2,), -math.log(2.0))
     power = order - 1
     reach = math.acosh(math.exp(min(700.0, 45.0 / power)))  # sech^power falls to e^−45
-    step = min(RESOLUTION / max(1.0, concentration), reach / 40, 0.25)
+    step = min(RESOLUTION / max(1.0, concentration), reach / 40, 0.25) / finer
     x = torch.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1).to(like) * step
     log_mass = -power * (x.abs() + torch.log1p(torch.exp(-2 * x.abs())))
     return torch.tanh(x), log_mass - torch.logsumexp(log_mass, 0)

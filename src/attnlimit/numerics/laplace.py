@@ -11,6 +11,7 @@ trapezoid rule converges geometrically. All n share the inner expectations.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +20,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.numerics.atoms import FINE, Atoms, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
+from attnlimit.numerics.condensed import Condensed, as_they_are
 
-STEP = 0.4
-"""Step in τ for scores that are smooth on the scale 1: the rule is then good to 1e-8."""
-FAST_START, SLOW_START = 12.0, 20.0
-"""The integrand starts like t², or like t where the mean error does not vanish at t = 0: how much earlier to begin."""
+STEP, FAST_START = FINE.step, FINE.start
 HEAVY = 6.5
 """log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
 """Never more than this many (τ, atom) pairs in memory."""
+WORTH_COMPILING = 2**24
+"""From so many pairs on, numba repays the second that it takes to load."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,90 +72,78 @@ class Transforms:
         return self.step * (damp * square).sum(1), self.step * bias
 
 
-def transforms(atoms: Atoms, kept: KeptSet | None, n_max: int, margin: float = FAST_START) -> Transforms:
-    """The inner expectations of all queries, for every n from 1 to n_max."""
-    tau = tau_grid(atoms, n_max, kept, margin)
-    sums = _compiled_sums if has_numba() and tau.device.type == "cpu" else _plain_sums
-    log_phi, first, second = sums(
-        tau, atoms.scores, atoms.log_mass.exp(), atoms.mean, atoms.limit, atoms.squares()
-    )
-    return Transforms(tau, STEP * atoms.smooth, log_phi, first, second, kept)
+def transforms(
+    atoms: Atoms | Condensed, kept: KeptSet | None, n_max: int, *, late: bool = False
+) -> Transforms:
+    """The inner expectations of all queries, for every n from 1 to n_max; some queries at a time."""
+    tau = tau_grid(atoms, n_max, kept, late=late)
+    rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
+    blocks = (slice(i, i + rows) for i in range(0, len(tau), rows))
+    large = tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
+    fill = _compiled if large and tau.device.type == "cpu" and has_numba() else _plain
+    parts = [_sums(tau[block], atoms.of(block), fill) for block in blocks]
+    log_phi, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Transforms(tau, atoms.step, log_phi, first, second, kept)
 
 
-def _compiled_sums(
-    tau: Tensor, scores: Tensor, mass: Tensor, mean: Tensor, limit: Tensor, square: Tensor
+def _sums(
+    tau: Float[Tensor, "m t"], atoms: Atoms | Condensed, fill: Callable[..., tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    sums = torch.zeros(*tau.shape, mean.shape[-1] + 3, dtype=torch.float64)
-    inputs = (part.contiguous() for part in (tau, scores, mass, mean, square))
-    run_compiled(_accumulate, len(tau), *inputs, sums)
-    return _log_phi(sums[..., 0]), sums[..., 3:] - sums[..., 1:2] * limit[:, None, :], sums[..., 2]
+    """log E e^{−tw}, t E[w u e^{−tw}] and t² E[w²‖u‖² e^{−tw}]: products of matrices (τ × keys) and (keys × values)."""
+    keys = as_they_are(atoms, torch.ones_like(tau[:, :1])) if isinstance(atoms, Atoms) else atoms
+    shrink, pull, push = fill(tau, keys.scores, keys.vector.dtype)
+    number = keys.number.sum(1)[:, None]
+    phi = torch.log1p(((shrink @ keys.number[..., None])[..., 0] / number).clamp_min(-1.0)).clamp_min(-1e4)
+    first = (pull @ keys.vector).double() / number[..., None]
+    return phi, first, (push @ keys.square.to(push)[..., None])[..., 0].double() / number
 
 
-def _accumulate(
-    start: int, stop: int, tau: Any, scores: Any, mass: Any, mean: Any, square: Any, out: Any
-) -> None:
-    step, p = min(1, mean.shape[0] - 1), mean.shape[2]  # step 0: all queries share the values
+def _plain(tau: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """e^{−y} − 1, y e^{−y} and y² e^{−y} at y = tw, (m, t, j)."""
+    y = (tau[..., None] + scores[:, None, :]).clamp_max(HEAVY).exp_()
+    shrink = torch.expm1(-y)
+    pull = (shrink + 1.0).mul_(y)
+    return shrink, pull.to(dtype), pull.mul(y).to(dtype)
+
+
+def _compiled(tau: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, without an exponential where y is small or large."""
+    shape = (*tau.shape, scores.shape[1])
+    shrink = torch.empty(shape, dtype=torch.float64)
+    pull, push = (torch.empty(shape, dtype=dtype) for _ in range(2))
+    run_compiled(_fill, len(tau), tau.contiguous(), scores.contiguous(), shrink, pull, push)
+    return shrink, pull, push
+
+
+def _fill(start: int, stop: int, tau: Any, scores: Any, shrink: Any, pull: Any, push: Any) -> None:
     for i in range(start, stop):
-        present = np.flatnonzero(mass[i])
         shift = 0.5 * (scores[i].min() + scores[i].max())
         weight = np.exp(scores[i] - shift)
         product = scores[i].max() - shift < 300.0  # then y is a product of two finite numbers
         for t in range(tau.shape[1]):
-            at = min(tau[i, t] + shift, 300.0)
-            factor = math.exp(at)
-            for j in present:
+            factor = math.exp(min(tau[i, t] + shift, 300.0))
+            for j in range(scores.shape[1]):
                 y = factor * weight[j] if product else math.exp(min(tau[i, t] + scores[i, j], 4.0))
                 if y > 40.0:  # e^{−y} < 5e-18
-                    out[i, t, 0] -= mass[i, j]
+                    shrink[i, t, j], pull[i, t, j], push[i, t, j] = -1.0, 0.0, 0.0
                     continue
-                if y < 1e-3:  # the series is exact to rounding, and cheaper
-                    shrink = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
-                else:
-                    shrink = math.exp(-y) - 1.0
-                w = mass[i, j] * y * (shrink + 1.0)
-                out[i, t, 0] += mass[i, j] * shrink
-                out[i, t, 1] += w
-                out[i, t, 2] += w * y * square[i, j]
-                for c in range(p):
-                    out[i, t, 3 + c] += w * mean[i * step, j, c]
+                # the series is exact to rounding, and cheaper
+                series = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
+                less = series if y < 1e-3 else math.exp(-y) - 1.0
+                shrink[i, t, j] = less
+                pull[i, t, j] = y * (less + 1.0)
+                push[i, t, j] = y * y * (less + 1.0)
 
 
-def _plain_sums(
-    tau: Tensor, scores: Tensor, mass: Tensor, mean: Tensor, limit: Tensor, square: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in torch, some queries at a time."""
-    rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * scores.shape[1]))
-    parts = []
-    for i in range(0, len(tau), rows):
-        block = slice(i, i + rows)
-        y = (tau[block, :, None] + scores[block, None, :]).clamp_max(HEAVY).exp_()
-        shrink = torch.expm1(-y)
-        phi = (shrink @ mass[block, :, None])[..., 0]
-        w = (shrink + 1.0).mul_(y).mul_(mass[block, None, :])
-        first = (
-            w @ (mean if len(mean) == 1 else mean[block]) - w.sum(-1, keepdim=True) * limit[block, None, :]
-        )
-        second = (w.mul_(y) @ square[block, :, None])[..., 0]
-        parts.append((_log_phi(phi), first, second))
-    log_phi, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
-    return log_phi, first, second
-
-
-def _log_phi(shrink: Tensor) -> Tensor:
-    return torch.log1p(shrink.clamp_min(-1.0)).clamp_min(-1e4)
-
-
-def tau_grid(atoms: Atoms, n_max: int, kept: KeptSet | None, margin: float) -> Float[Tensor, "m t"]:
+def tau_grid(
+    atoms: Atoms | Condensed, n_max: int, kept: KeptSet | None, *, late: bool = False
+) -> Float[Tensor, "m t"]:
     """τ from where n_max keys together, or the heaviest one that they are likely to have, still weigh nothing,
-    t n E w ≪ 1 and t w ≪ 1, to where the lightest alone is too heavy, t w_min ≫ 1."""
-    present = atoms.log_mass > -torch.inf
-    likely = atoms.log_mass > -math.log(n_max) - 22.0  # n_max times its mass above 3e-10
-    heaviest = atoms.scores.masked_fill(~likely, -torch.inf).amax(1)
-    total = torch.logsumexp(atoms.scores + atoms.log_mass, 1) + math.log(n_max)
-    lightest = atoms.scores.masked_fill(~present, torch.inf).amin(1)
+    t n E w ≪ 1 and t w ≪ 1, to where the lightest alone is too heavy, t w_min ≫ 1. `late`: what is integrated starts like t."""
+    precise, (total, heaviest, lightest) = atoms.precision, atoms.reach(n_max)
     if kept is not None:
-        total, margin = torch.logaddexp(total, kept.log_weight), SLOW_START
-    low, high = -torch.maximum(total + margin, heaviest + 10.0), -lightest + 4.0
-    step = STEP * atoms.smooth
-    count = int(((high - low).max() / step).ceil()) + 1
-    return low[:, None] + step * torch.arange(count, dtype=low.dtype, device=low.device)
+        total, late = torch.logaddexp(total, kept.log_weight), True
+    margin = precise.late if late else precise.start
+    low, high = -torch.maximum(total + margin, heaviest + precise.alone), -lightest + precise.end
+    count = int(((high - low).max() / atoms.step).ceil()) + 1
+    return low[:, None] + atoms.step * torch.arange(count, dtype=low.dtype, device=low.device)

@@ -82,10 +82,12 @@ def gaussian_pair(
     reach = min(7.0 + s + s2, far)
     g = step * torch.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1, dtype=torch.float64)
     across = math.sqrt(max(0.0, 1 - correlation**2))
-    log_mass = -0.5 * (g[:, None].square() + g.square()) + 2 * math.log(step) - math.log(2 * math.pi)
-    mass = log_mass.exp() * (g[:, None].square() + g.square() <= reach**2)
-    others = s2 * (correlation * g[:, None] + across * g)
-    keys = torch.stack(torch.broadcast_tensors(g[:, None], g), -1)
+    log_mass = -0.5 * g.square() + math.log(step) - 0.5 * math.log(2 * math.pi)
+    # scores along one line do not see h
+    h, log_other = (g, log_mass) if across > 0 else (g.new_zeros(1), g.new_zeros(1))
+    mass = (log_mass[:, None] + log_other).exp() * (g[:, None].square() + h.square() <= reach**2)
+    others = s2 * (correlation * g[:, None] + across * h)
+    keys = torch.stack(torch.broadcast_tensors(g[:, None], h), -1)
     limits = torch.tensor([[s, 0.0], [s2 * correlation, s2 * across]], dtype=torch.float64)
     return PairAtoms(s * g, others, mass, keys - limits[0], keys - limits[1])
 

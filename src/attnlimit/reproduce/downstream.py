@@ -13,10 +13,11 @@ from attnlimit.drawing import Figure
 from attnlimit.models.judge.downstream import DownstreamCurve
 from attnlimit.models.judge.intervals import bounds, crossed_means
 from attnlimit.models.judge.tasks import TaskResult
+from attnlimit.numerics.ranks import RESAMPLES, rank_correlation
 from attnlimit.report.figures.downstream import changes_figure
 from attnlimit.report.figures.downstream import thirds_figure as draw_thirds
 from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.heads import RESAMPLES, rank_correlation, without_weights
+from attnlimit.reproduce.heads import without_weights
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
 from attnlimit.studies.kinds.downstream import Thinned
 from attnlimit.studies.model_fields import OfModel

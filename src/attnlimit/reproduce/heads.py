@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy import stats
 
 from attnlimit.designs import Sampling
+from attnlimit.numerics.ranks import rank_correlation
 from attnlimit.rates import exponents
-from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds, mean_with_interval
+from attnlimit.reproduce.compare import at_least, at_most, equals, holds, mean_with_interval
 from attnlimit.reproduce.result import Outcome, Verdict
 from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
 
@@ -32,22 +32,6 @@ def chosen(found: HeadsConverged, sampling: Sampling, population: str = "text") 
 def slower(heads: Heads) -> list[HeadSlope]:
     """Heads whose whole interval is below the published exponent."""
     return [one for one in heads if one.interval is not None and one.interval[1] < one.published]
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, Interval]:
-    """Spearman's, with a 95 % interval from resampled pairs of ranks.
-
-    >>> round(rank_correlation([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 9.0])[0], 9)
-    1.0
-    """
-    ranks = np.stack([stats.rankdata(x), stats.rankdata(y)])
-    drawn = np.random.default_rng(0).integers(ranks.shape[1], size=(RESAMPLES, ranks.shape[1]))
-    some = ranks[:, drawn]
-    centred = some - some.mean(2, keepdims=True)
-    spread = np.sqrt(np.square(centred).sum(2).prod(0))
-    found = (centred[0] * centred[1]).sum(1)[spread > 0] / spread[spread > 0]
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(stats.spearmanr(x, y).statistic), (float(low), float(high))
 
 
 def fitted(heads: Heads) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from attnlimit.icl import Training
+from attnlimit.icl.methods import MODELS, Attention
 from attnlimit.icl.training import Comparison, over_seeds, power_of_length
 from attnlimit.report.figures.icl import GAPS, risk_figure, trajectory_figure
 from attnlimit.reproduce.compare import Interval, at_least, at_most, equals, holds
@@ -52,12 +53,12 @@ def _risk_of(one: Comparison) -> list[Verdict]:
     ]  # fmt: skip
 
 
-def _as_predicted(one: Comparison, attention: str) -> Verdict:
+def _as_predicted(one: Comparison, attention: Attention) -> Verdict:
     """The mean over lengths, whose noise is that of the prompts they share; the largest single deviation is said beside it."""
     ratios = _final(one, attention) / one.predicted[attention]
     mean = ratios.mean(0)
     worst = int((mean - 1).abs().argmax())
-    claim = f"ours: {attention} attention ends at the exact risk of weights tuned without training, {one.name}: mean ratio over lengths"
+    claim = f"ours: {MODELS[attention]} ends at the exact risk of weights tuned without training, {one.name}: mean ratio over lengths"
     note = f"{attention}, {one.name}: the ratio is farthest from 1 at L = {one.lengths[worst]}, {float(mean[worst]):.4f}."
     return equals(claim, 1.0, *over(ratios.mean(1)), slack=TUNED, resolution=0.1, note=note)
 

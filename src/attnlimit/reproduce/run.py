@@ -54,6 +54,8 @@ ORDER = (
     "moment-constant",
     "hardmax-log-rate",
     "gaussian-exact",
+    "exact-law",
+    "different-keys",
     "two-heads",
 )
 """In which they are listed: that of the papers, then ours, then any others."""

@@ -32,5 +32,5 @@ def _receive(connection: Connection, tasks: SimpleQueue[bytes]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kind = connections.PipeConnection if sys.platform == "win32" else Connection
-    serve(kind(int(sys.argv[1])))
+    kind = "PipeConnection" if sys.platform == "win32" else "Connection"
+    serve(getattr(connections, kind)(int(sys.argv[1])))

@@ -20,6 +20,8 @@ pytest.importorskip("accelerate")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
 TEXT = " ".join(random.Random(0).choices(string.ascii_lowercase, k=300))
 READING = Reading(tokens=32, passages=1, queries=4, answer=0)
+
+
 def saved(folder: Path, hidden: int, layers: int) -> Path:
     config = transformers.LlamaConfig(
         vocab_size=40, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
@@ -72,3 +74,15 @@ def test_weights_on_disk_have_no_gradients(tmp_path, monkeypatch) -> None:
     with pytest.raises(ModelNotSupported, match=r"left on disk.*analyse without the answer \(--answer off\)"):
         analyze(loaded, [TEXT], reading=Reading(tokens=32, passages=1, queries=4))
     assert available_memory(torch.device("cpu")) > 0
+
+
+@pytest.mark.parametrize(
+    "problem", [MemoryError(), RuntimeError("unable to mmap: Cannot allocate memory (12)")]
+)
+def test_a_model_that_does_not_fit_is_told_the_way_out(problem, tmp_path, monkeypatch) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", full)
+    with pytest.raises(ModelNotSupported, match=r"does not fit the memory: spread it .*\(--device auto\)"):
+        load(saved(tmp_path / "small", 32, 2))

@@ -123,7 +123,7 @@ def analyze(
         before(memory)
     answering = None
     if reading.answer and not reading.pooled:
-        _refuse_too_large(loaded, memory)
+        refuse_too_large(loaded, memory)
         queries = ANSWER_QUERIES * reading.queries
         answering = Answering(loaded, windows, queries, reading.answer, reading.seed, reading.grouped)
     work = _Work(plan, progress, answering)
@@ -333,7 +333,8 @@ def short_name(name: str) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def _refuse_too_large(loaded: Loaded, memory: Memory) -> None:
+def refuse_too_large(loaded: Loaded, memory: Memory) -> None:
+    """If going backward takes more than is free."""
     if loaded.on_disk:
         raise ModelNotSupported(
             f"Part of {loaded.name} is left on disk, and going backward would bring all of it into memory at once: {OFF}."

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.designs.by_query import contributions, rest_spread
+from attnlimit.designs.kept import masks
 from attnlimit.exact.nested import nested_squares, shares
 from attnlimit.exact.populations import Seen
 from attnlimit.models.attend.sampled import sampled_attention
@@ -79,8 +80,7 @@ class Answering:
         hidden = scores == -torch.inf
         own = None if call.own_key is None else rows + call.own_key
         space = [one.without(place=own is None) for one in SPACE]
-        masks = [torch.stack([one.mask(each, own) for one in space]) for each in scores]
-        kept = torch.stack(masks).any(0) & ~hidden[0]
+        kept = torch.stack([masks(space, each, own) for each in scores]).any(0) & ~hidden[0]
         weight = torch.stack(
             [call.weights(one[None, None], h)[0, 0] for one, h in zip(scores, heads, strict=True)]
         )

@@ -1,7 +1,7 @@
 """Sampled attention of all texts and heads of a layer at once, some queries at a time.
 
-Scores are made once, attnlimit.models.attend.reading leaves those that are read, and softmax and values follow. For long
-texts, see attnlimit.models.attend.sampled.
+Scores are made once by a matrix product, attnlimit.models.attend.reading turns them into the weights of the keys that are read,
+and another product averages the values. For single queries with many keys, see attnlimit.models.attend.decoding.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.designs.by_query import TOPS, choose, contributions, spread
-from attnlimit.designs.kept import Kept, top_keys
+from attnlimit.designs.kept import top_keys
 from attnlimit.models.attend.draws import Stream
-from attnlimit.models.attend.reading import read_keys, rest_sums
+from attnlimit.models.attend.reading import Wanted, is_compiled, read_weights, rest_sums
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask
 
-Block: TypeAlias = tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]
-"""Queries (m,), their outputs (B, h, m, dv) or None for the model's own, distinct keys (B, h, m), keys seen (B, _, m), and
-which keys are read (B, _, m, keys), None where that would be too many to hold."""
+Block: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Queries (m,), their outputs (B, h, m, dv), keys seen (B, h, m), and which keys are read (B, h, m, k) of the first k."""
 Sizes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From the softmax weights of queries and what they may draw from, both (B, h, m, keys): how many keys each draws, (B, h, m, 1)."""
+PARTS = 4
+"""Blocks of queries are so many times smaller than those of full attention: a later one sees more keys, and caches are small."""
 
 
 def dense_blocks(
@@ -37,17 +38,9 @@ def dense_blocks(
     group: int = 1,
 ) -> Iterator[Block]:
     """Block after block of the queries. `sizes` stands in for the budgets' n; `group` heads keep and draw together."""
-    layer = _Layer(call, budgets, streams, sizes, group)
-    for rows in call.blocks(call.heads):
+    layer = Layer(call, budgets, streams, sizes, group)
+    for rows in call.blocks(call.heads * PARTS):
         yield rows, *layer.block(rows)
-
-
-def full_blocks(call: Call, budgets: Sequence[HeadBudget], streams: list[list[Stream]]) -> Iterator[Block]:
-    """Heads that attend to everything: only counted."""
-    for rows in call.blocks(1):
-        read = seen_keys(call, rows)
-        seen = read.sum(-1).expand(len(call.query), -1, len(rows))
-        yield rows, None, seen.expand(-1, call.heads, -1), seen, read.expand(-1, call.heads, -1, -1)
 
 
 def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
@@ -55,17 +48,38 @@ def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]
     return call.seen(rows[:1] if call.mask.alike else rows)
 
 
-def placed_keys(call: Call, kept: Kept, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ keys"]:
-    """Keys that are kept for their place, seen or not. Sinks are the first real tokens of the text."""
-    first = torch.tensor([_first_token(call, batch) for batch in range(len(call.query))])
-    first = first.to(rows.device)[:, None, None]
-    if call.own_key is None:
-        return kept.without(place=True).by_place(call.key.shape[2], None, first)
-    return kept.by_place(call.key.shape[2], rows + call.own_key, first)
+def limits(seen: Bool[Tensor, "b h m keys"]) -> Int[Tensor, "b h m 3"]:
+    """First key that is seen, end, and how many of these; three zeros for nothing."""
+    count, keys = seen.sum(-1), seen.shape[-1]
+    some = (count > 0).long()
+    whole = seen.to(torch.int8)
+    return torch.stack([whole.argmax(-1), (keys - whole.flip(-1).argmax(-1)) * some, count], -1)
 
 
-class _Layer:
-    """One call of a layer, all of its heads sampled."""
+def placed_stretches(
+    call: Call, budgets: Sequence[HeadBudget], rows: Int[Tensor, " m"]
+) -> Int[Tensor, "b h m 6"]:
+    """Keys that are kept for their place, seen or not: begin and end of sinks (the first real tokens of the text), of the window
+    and of what is around. Own token and window keep nothing where a query has no key of its own."""
+    kept = [one.sampling.kept for one in budgets]
+
+    def by_head(numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, device=rows.device)[:, None]
+
+    first = _first_tokens(call).to(rows.device)[:, None, None]
+    none = torch.zeros_like(rows)
+    sides = [first, first + by_head([one.sinks for one in kept]), none, none, none, none]
+    if call.own_key is not None:
+        own, around = rows + call.own_key, by_head([one.around for one in kept])
+        window = by_head([max(one.window, int(one.own)) for one in kept])
+        start = (own - around // 2).minimum(call.key.shape[2] - around).clamp_min(0)
+        sides[2:] = [own + 1 - window, own + 1, start, start + around]
+    shape = (len(call.query), call.heads, len(rows))
+    return torch.stack([side.expand(shape) for side in sides], -1)
+
+
+class Layer:
+    """One call of a layer, all of its heads sampled; full ones draw everything."""
 
     def __init__(
         self,
@@ -76,75 +90,68 @@ class _Layer:
         group: int = 1,
     ) -> None:
         self.call, self.budgets, self.sizes, self.group = call, budgets, sizes, group
-        device = call.query.device
-        self.n = torch.tensor([one.n or 0 for one in budgets], device=device)[None, :, None, None]
-        self.top = torch.tensor([one.sampling.kept.top for one in budgets], device=device)[
-            None, :, None, None
-        ]
-        following = [one.by_query for one in budgets if one.by_query is not None]
-        self.per_spread = torch.tensor(following, device=device)[:, None, None] if following else None
-        rest = [one.sampling.weight == "rest" for one in budgets]
-        self.rest = torch.tensor(rest, device=device)[:, None, None]
-        self.order = torch.stack([torch.stack([one.order for one in row]) for row in streams])[:, :, None]
-        self.order = self.order.to(device)
-        self.start: Tensor | None = None
-        if streams[0][0].start is not None:
-            starts = [torch.stack([one.start for one in row]) for row in streams]  # type: ignore[misc]
-            self.start = torch.stack(starts)[..., None].to(device)
+        device, keys = call.query.device, call.key.shape[2]
+        self.n = torch.tensor([keys if one.n is None else one.n for one in budgets], device=device)[:, None]
+        self.top = torch.tensor([one.sampling.kept.top for one in budgets], device=device)[:, None]
+        self.following = [head for head, one in enumerate(budgets) if one.by_query is not None]
+        self.rest = torch.tensor([one.sampling.weight == "rest" for one in budgets], device=device)
+        self.order = torch.stack([torch.stack([one.order for one in row[::group]]) for row in streams]).to(
+            device
+        )
+        self.start = torch.stack([torch.stack([one.start for one in row]) for row in streams]).to(device)
 
     def block(
         self, rows: Int[Tensor, " m"]
-    ) -> tuple[
-        Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Int[Tensor, "b _ m"], Bool[Tensor, "b h m keys"]
-    ]:
-        """Outputs, distinct keys attended to, keys seen, and which are read, of some queries."""
-        call, seen = self.call, seen_keys(self.call, rows)
-        scores = call.block_scores(rows).masked_fill_(~seen, -torch.inf)
-        placed, (top, n) = self.placed(rows), (self.top, self.n)
-        if self.per_spread is not None:
-            top, n = self.following(scores, placed)
-        elif self.sizes is not None:
-            placed = placed | self._top(scores)
-            n = self.sizes(call.weights(scores), ((scores > -torch.inf) & ~placed))
-            top = torch.zeros_like(top)
-        start = None if self.start is None else self.start[:, :, rows]
-        read, distinct = read_keys(scores, placed, top, n, self.order, start, self.rest, self.group)
-        values = call.value.repeat_interleave(call.groups, 1).to(read)
-        out = (call.weights(read) @ values).to(call.value.dtype)
-        return out, distinct, seen.sum(-1).expand(len(out), -1, len(rows)), read > -torch.inf
+    ) -> tuple[Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Bool[Tensor, "b h m k"]]:
+        """Outputs, keys seen, and which are read, of some queries."""
+        call, shape = self.call, (len(self.call.query), self.call.heads, len(rows))
+        seen = seen_keys(call, rows)
+        known = limits(seen).expand(*shape, 3)
+        stretch = slice(0, max(1, int(known[..., 1].max())))
+        scores = call.block_scores(rows, stretch)
+        holes = bool((known[..., 1] - known[..., 0] > known[..., 2]).any())
+        if holes or self.following or self.sizes is not None or not is_compiled(scores):
+            scores = scores.masked_fill_(~seen[..., stretch], -torch.inf)
+        wanted = Wanted(
+            seen=known,
+            placed=placed_stretches(call, self.budgets, rows),
+            top=self.top.expand(shape),
+            n=self.n.expand(shape),
+            order=self.order,
+            start=self.start[:, :, rows],
+            rest=self.rest,
+            group=self.group,
+        )
+        if self.following or self.sizes is not None:
+            wanted = self.sized(scores, wanted)
+        weights, read = read_weights(call, scores, wanted)
+        return call.averages(weights, stretch), known[..., 2], read
 
-    def placed(self, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
-        """Keys that are kept for their place, seen or not."""
-        by_place = [replace(one.sampling.kept, top=0) for one in self.budgets]
-        kinds = list(dict.fromkeys(by_place))
-        parts = [placed_keys(self.call, kind, rows) for kind in kinds]
-        if len(kinds) == 1:
-            return parts[0][:, None]
-        parts = [part.expand(len(self.call.query), max(p.shape[1] for p in parts), -1) for part in parts]
-        return torch.stack(parts, 1)[:, [kinds.index(kind) for kind in by_place]]
-
-    def _top(self, scores: Float[Tensor, "b h m keys"]) -> Bool[Tensor, "b h m keys"]:
-        found = torch.zeros_like(scores, dtype=torch.bool)
-        for head, one in enumerate(self.budgets):
-            found[:, head] = top_keys(scores[:, head], one.sampling.kept.top)
-        return found
-
-    def following(
-        self, scores: Float[Tensor, "b h m keys"], placed: Bool[Tensor, "_ _ _ keys"]
-    ) -> tuple[Int[Tensor, "b h m 1"], Int[Tensor, "b h m 1"]]:
-        """How many keys of largest score each query keeps, and how many it draws (attnlimit.designs.by_query)."""
-        assert self.per_spread is not None
-        values = self.call.value.repeat_interleave(self.call.groups, 1).to(scores)
-        share, seen = contributions(self.call.weights(scores), values), scores > -torch.inf
-        number, total, square = rest_sums(scores, seen & ~placed, share)
-        kept = seen.sum(-1, keepdim=True) - number
-        chosen, n = choose(self.per_spread, spread(number, total, square), number, kept)
-        return torch.tensor(TOPS, device=scores.device)[chosen], n.long()
+    def sized(self, scores: Float[Tensor, "b h m keys"], wanted: Wanted) -> Wanted:
+        """With as many top and drawn keys as suits each query: by a rule, or (attnlimit.designs.by_query) as it follows."""
+        seen, top, n = scores > -torch.inf, wanted.top.clone(), wanted.n.clone()
+        inside = wanted.inside(scores.shape[-1])
+        if self.sizes is not None:
+            best = [top_keys(scores[:, h], one.sampling.kept.top) for h, one in enumerate(self.budgets)]
+            rest = seen & ~inside & ~torch.stack(best, 1)
+            return replace(wanted, n=self.sizes(self.call.weights(scores), rest)[..., 0].long())
+        some = self.following
+        few = self.call.only(some)
+        values = few.value[:, :, : scores.shape[-1]].repeat_interleave(few.groups, 1).to(scores)
+        share = contributions(few.weights(scores[:, some]), values)
+        number, total, square = rest_sums(scores[:, some], (seen & ~inside)[:, some], share)
+        kept = wanted.seen[:, some, :, 2:] - number
+        per_spread = torch.tensor([self.budgets[head].by_query for head in some], device=scores.device)
+        chosen, drawn = choose(per_spread[:, None, None], spread(number, total, square), number, kept)
+        top[:, some] = torch.tensor(TOPS, device=scores.device)[chosen[..., 0]]
+        n[:, some] = drawn[..., 0].long()
+        return replace(wanted, top=top, n=n)
 
 
-def _first_token(call: Call, batch: int) -> int:
-    """Where the text's first token is among the keys: after the padding on its left, before what a cache dropped."""
+def _first_tokens(call: Call) -> Int[Tensor, " b"]:
+    """Where the texts' first tokens are among the keys: after the padding on the left, before what a cache dropped."""
     if not isinstance(call.mask, RuleMask):
-        return 0
-    padding = call.mask.padding
-    return (0 if padding is None else int(padding[batch].int().argmax())) - call.mask.key_start
+        return torch.zeros(len(call.query), dtype=torch.long)
+    if call.mask.padding is None:
+        return torch.full((len(call.query),), -call.mask.key_start)
+    return call.mask.padding.int().argmax(1).expand(len(call.query)) - call.mask.key_start

@@ -1,11 +1,12 @@
-"""Which keys queries read, from their scores: what they keep, and n drawn of the rest.
+"""The weights of the keys that queries read, from their scores: what they keep, and n drawn of the rest.
 
-Scores of keys that are not read become −∞, and those of drawn ones grow by log c, c the keys that each stands for: softmax
-does the rest. Compiled where numba is there, a row of scores stays in the cache from the first look at it to the last.
+Drawn keys' weights are multiplied by c, the keys that each stands for, and those of keys that are not read are 0. Compiled
+where numba is there (attnlimit.models.attend.loops), in plain torch elsewhere.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,141 +16,121 @@ from torch import Tensor
 
 from attnlimit.designs.by_query import TOPS
 from attnlimit.models.attend.draws import first_of_order
+from attnlimit.models.see.call import Call
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
 
-def read_keys(
-    scores: Float[Tensor, "b h m keys"],
-    placed: Bool[Tensor, "_ _ _ keys"],
-    top: Int[Tensor, "_ h _ 1"],
-    n: Int[Tensor, "_ h _ 1"],
-    order: Int[Tensor, "b h 1 keys"],
-    start: Float[Tensor, "b h m 1"] | None,
-    rest: Bool[Tensor, "h 1 1"],
-    group: int = 1,
-) -> tuple[Float[Tensor, "b h m keys"], Int[Tensor, "b h m"]]:
-    """The scores as they are to be read (the given ones are written over), and how many keys that are. Scores of hidden keys
-    are −∞, `placed` ones are kept beside the `top` of largest score, and heads of a group keep and draw together, as the
-    first of them has it. `rest` says which heads' drawn keys stand for all the rest."""
-    batch, heads, m, keys = scores.shape
-    if not (has_numba() and scores.device.type == "cpu" and scores.dtype == torch.float32):
-        return _read_plainly(scores, placed, top, n, order, start, rest, group)
-    shape = (batch * heads // group, group, m)
-    rows = scores.contiguous().view(*shape, keys)
-    distinct = torch.zeros(shape[0], m, dtype=torch.int64)
-    first = torch.zeros(1, 1, 1, 1) if start is None else start
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What m queries of every text and head are to read. Heads of a group keep and draw together, as the first of them has it."""
 
-    def by_group(one: Tensor) -> Tensor:
-        """Of the first head of each."""
-        return one.expand(batch, heads, m, 1)[:, ::group].reshape(-1, m).contiguous()
+    seen: Int[Tensor, "b h m 3"]
+    """First key that a query sees, end, and how many of these."""
+    placed: Int[Tensor, "b h m 6"]
+    """Stretches of keys kept for their place, seen or not: begin, end, …"""
+    top: Int[Tensor, "b h m"]
+    """Keys of largest score that are kept."""
+    n: Int[Tensor, "b h m"]
+    order: Int[Tensor, "b groups size"]
+    """Of the keys, and more; by group of heads."""
+    start: Int[Tensor, "b h m"]
+    rest: Bool[Tensor, " h"]
+    """Whether drawn keys stand for all the rest."""
+    group: int = 1
 
-    given = (
-        placed.expand(batch, heads, m, keys).reshape(*shape, keys),
-        top.expand(batch, heads, m, 1).reshape(shape).contiguous(),
-        by_group(n),
-        order[:, ::group, 0].reshape(-1, keys).contiguous(),
-        by_group(first),
-        by_group(rest),
-    )
-    run_compiled(_read, shape[0] * m, rows, *given, distinct)
-    return rows.view(scores.shape), distinct[:, None].expand(shape).reshape(batch, heads, m)
+    def inside(self, keys: int) -> Bool[Tensor, "b h m keys"]:
+        """Which keys are kept for their place."""
+        place = torch.arange(keys, device=self.placed.device)
+        begin, end = self.placed[..., ::2, None], self.placed[..., 1::2, None]
+        sides = ((place >= begin[..., k, :]) & (place < end[..., k, :]) for k in range(begin.shape[-2]))
+        return torch.stack(list(sides)).any(0)
+
+    def by_group(self, one: Tensor) -> Tensor:
+        """Numbers (b, h, m) of the first head of each group, in one row."""
+        return one[:, :: self.group].reshape(-1).contiguous()
+
+    def by_row(self, one: Tensor) -> Tensor:
+        """(b, h, m, k) as rows with the heads of a group side by side."""
+        if self.group > 1:
+            one = one.unflatten(1, (-1, self.group)).transpose(2, 3).contiguous()
+        return one.reshape(-1, one.shape[-1]).contiguous()
 
 
-def _read_plainly(
-    scores: Tensor,
-    placed: Tensor,
-    top: Tensor,
-    n: Tensor,
-    order: Tensor,
-    start: Tensor | None,
-    rest: Tensor,
-    group: int,
-) -> tuple[Tensor, Tensor]:
-    seen = scores > -torch.inf
-    best = scores.topk(min(int(top.max()), scores.shape[-1]), dim=-1).indices
-    among = (torch.arange(best.shape[-1], device=best.device) < top).expand_as(best)
-    kept = (placed | torch.zeros_like(seen).scatter(-1, best, among)) & seen
+def is_compiled(scores: Tensor) -> bool:
+    """Whether the compiled loops know such numbers."""
+    return has_numba() and scores.device.type == "cpu" and scores.dtype == torch.float32
+
+
+def read_weights(
+    call: Call, scores: Float[Tensor, "b h m keys"], wanted: Wanted
+) -> tuple[Float[Tensor, "b h m keys"], Bool[Tensor, "b h m keys"]]:
+    """Softmax weights of all keys, and which are read. Scores of hidden keys between others are −∞; the scores may be written
+    over."""
+    if not is_compiled(scores):
+        return _plain_weights(call, scores, wanted)
+    from attnlimit.models.attend import loops
+
+    size, heads, m, keys = scores.shape
+    rows = wanted.by_row(scores)
+    seen = wanted.by_row(wanted.seen)
+    best = torch.empty(len(rows), -(-keys // loops.TILE))
+    run_compiled(loops.tile, len(rows), rows, seen, best)
+    marks, chosen, counts = choose_keys(rows, best, seen, wanted)
+    sinks = wanted.by_row(sink_scores(call)[:, None, None].expand(size, heads, m, 1))
+    rest = wanted.by_group(wanted.rest[:, None].expand(size, heads, m))
+    run_compiled(loops.weigh, len(counts), rows, chosen, counts, rest, sinks.view(-1))
+    read = ((marks == 1) | (marks == 2))[:, :keys].view(size, -1, m, keys)
+    if wanted.group == 1:
+        return rows.view(scores.shape), read
+    weights = rows.view(size, -1, m, wanted.group, keys).transpose(2, 3).reshape(scores.shape)
+    return weights, read.repeat_interleave(wanted.group, 1)
+
+
+def sink_scores(call: Call) -> Float[Tensor, " h"]:
+    """−∞ where there is no sink."""
+    return torch.full((call.heads,), -torch.inf) if call.sink is None else call.sink.float()
+
+
+def choose_keys(
+    rows: Tensor, best: Tensor, seen: Int[Tensor, "rows 3"], wanted: Wanted
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Marks, list and counts of what groups of rows read, as attnlimit.models.attend.loops has them."""
+    from attnlimit.models.attend import loops
+
+    groups, keys = len(rows) // wanted.group, rows.shape[1]
+    marks = torch.empty(groups, -(-keys // 8) * 8, dtype=torch.int8)
+    counts = torch.empty(groups, 3, dtype=torch.int64)
+    placed = wanted.by_row(wanted.placed)
+    top, n = wanted.by_row(wanted.top[..., None]).view(-1), wanted.by_group(wanted.n)
+    run_compiled(loops.keep, groups, rows, best, seen, placed, top, marks)
+    most = (placed[:, 1::2] - placed[:, ::2]).sum(1).view(groups, -1).sum(1) + top.view(groups, -1).sum(1) + n
+    chosen = torch.empty(groups, min(keys, int(most.max())), dtype=torch.int32)
+    order = wanted.order.reshape(-1, wanted.order.shape[-1])
+    run_compiled(loops.draw, groups, seen, n, order, wanted.by_group(wanted.start), marks, chosen, counts)
+    return marks, chosen, counts
+
+
+def _plain_weights(call: Call, scores: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    seen = (place >= wanted.seen[..., :1]) & (place < wanted.seen[..., 1:2]) & (scores > -torch.inf)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    best = scores.topk(min(int(wanted.top.max()), scores.shape[-1]), dim=-1).indices
+    among = torch.arange(best.shape[-1], device=best.device) < wanted.top[..., None]
+    kept = (wanted.inside(len(place)) | torch.zeros_like(seen).scatter(-1, best, among)) & seen
 
     def shared(one: Tensor) -> Tensor:
-        wide = one.expand(*scores.shape[:3], one.shape[-1])
-        return wide[:, ::group].repeat_interleave(group, 1) if group > 1 else wide
+        return one[:, :: wanted.group].repeat_interleave(wanted.group, 1)
 
-    if group > 1:
-        parts = kept.unflatten(1, (-1, group))
-        kept = parts.any(2, keepdim=True).expand_as(parts).flatten(1, 2)
-    left = (seen & ~kept).sum(-1, keepdim=True)
-    drawn = torch.minimum(left, shared(n))
-    taken = first_of_order(seen & ~kept, shared(order), shared(n), None if start is None else shared(start))
-    stands_for = (left / drawn.clamp_min(1)).log().where(rest, 0.0).to(scores)
-    read = torch.where(taken, scores + stands_for, scores).masked_fill(~(kept | taken), -torch.inf)
-    return read, kept.sum(-1) + drawn[..., 0]
-
-
-def _read(
-    start: int,
-    stop: int,
-    scores: Any,
-    placed: Any,
-    top: Any,
-    n: Any,
-    order: Any,
-    first: Any,
-    rest: Any,
-    distinct: Any,
-) -> None:
-    group, m, keys = scores.shape[1], scores.shape[2], scores.shape[3]
-    kept = np.zeros(keys, np.bool_)
-    buffer = np.empty(keys, np.float32)
-    for place in range(start, stop):
-        g, i = place // m, place % m
-        kept[:] = False
-        for h in range(group):
-            row, wanted = scores[g, h, i], min(top[g, h, i], keys)
-            for j in range(keys):
-                kept[j] |= placed[g, h, i, j] and row[j] > -np.inf
-            if wanted > 0:
-                seen = 0
-                for j in range(keys):
-                    if row[j] > -np.inf:
-                        buffer[seen] = row[j]
-                        seen += 1
-                if wanted >= seen:
-                    for j in range(keys):
-                        kept[j] |= row[j] > -np.inf
-                else:
-                    least = np.partition(buffer[:seen], seen - wanted)[seen - wanted]
-                    above = 0
-                    for j in range(keys):
-                        if row[j] > least:
-                            kept[j] = True
-                            above += 1
-                    for j in range(keys):  # as many of those that are equal as there is room for
-                        if above == wanted:
-                            break
-                        if row[j] == least:
-                            kept[j] = True
-                            above += 1
-        row, left, count = scores[g, 0, i], 0, 0
-        for j in range(keys):
-            if kept[j]:
-                count += 1
-            elif row[j] > -np.inf:
-                left += 1
-        drawn = min(left, n[g, i])
-        distinct[g, i] = count + drawn
-        passed = min(int(np.float32(first[g, i]) * np.float32(left)), left - 1)
-        added = np.float32(np.log(left / drawn)) if rest[g, i] and drawn > 0 else np.float32(0.0)
-        number = 0
-        for k in range(keys):
-            j = order[g, k]
-            if kept[j] or row[j] == -np.inf:
-                continue
-            turn = number - passed
-            if turn < 0:
-                turn += left
-            number += 1
-            for h in range(group):
-                scores[g, h, i, j] = scores[g, h, i, j] + added if turn < drawn else -np.inf
+    kept = kept.unflatten(1, (-1, wanted.group)).any(2).repeat_interleave(wanted.group, 1)
+    left, n = (seen & ~kept).sum(-1, keepdim=True), shared(wanted.n)[..., None]
+    order, start = (
+        wanted.order.repeat_interleave(wanted.group, 1)[:, :, None],
+        shared(wanted.start)[..., None],
+    )
+    taken = first_of_order(seen & ~kept, order, n, start)
+    stands_for = (left / torch.minimum(left, n).clamp_min(1)).log().where(wanted.rest[:, None, None], 0.0)
+    read = torch.where(taken, scores + stands_for.to(scores), scores).masked_fill(~(kept | taken), -torch.inf)
+    return call.weights(read), kept | taken
 
 
 def rest_sums(

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,14 +23,11 @@ from torch import Tensor
 from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_generator
-from attnlimit.models.attend.dense import Sizes, dense_blocks, full_blocks
+from attnlimit.models.attend.decoding import Decoder
+from attnlimit.models.attend.dense import Sizes, dense_blocks, seen_keys
 from attnlimit.models.attend.draws import Stream
-from attnlimit.models.attend.sparse import sparse_blocks
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.interface import Call, observe
-
-DENSE_KEYS = 4096
-"""Texts with more keys are gone through head by head."""
 
 
 @dataclass(eq=False)
@@ -44,8 +40,7 @@ class Attended:
     """Keys that full attention would have attended to."""
     queries: Float[Tensor, "layers heads"]
     group: Float[Tensor, "layers heads"]
-    """Distinct keys that all query heads of the head's group read together, so what its key head gives; nan in texts too
-    long to count them."""
+    """Distinct keys that all query heads of the head's group read together, so what its key head gives."""
     forward_calls: list[int] = field(default_factory=list)
     """How often each layer was called."""
 
@@ -62,6 +57,24 @@ class Attended:
     @property
     def keys_per_query(self) -> Float[Tensor, "layers heads"]:
         return self.keys / self.queries
+
+    def count(
+        self,
+        call: Call,
+        rows: Int[Tensor, " m"],
+        distinct: Int[Tensor, "b _ m"],
+        seen: Int[Tensor, "b _ m"],
+        together: Int[Tensor, "b key_heads m"],
+    ) -> None:
+        """Add some queries of a call: keys that each head reads and sees, and that all heads of a key head read."""
+        real = real_queries(call, rows)[:, None].double()
+        for total, part in (
+            (self.keys, distinct),
+            (self.seen, seen),
+            (self.queries, real.bool()),
+            (self.group, together.repeat_interleave(call.groups, 1)),
+        ):
+            total[call.layer] += (part * real).sum((0, 2)).cpu()
 
     def __repr__(self) -> str:
         if not bool(self.seen.sum() > 0):
@@ -98,6 +111,8 @@ def sampled_attention(
     nothing = torch.zeros(budgets.layers, budgets.heads, dtype=torch.float64)
     attended = Attended(nothing, nothing.clone(), nothing.clone(), nothing.clone())
 
+    decoder = Decoder(source, budgets.group)
+
     def attend(call: Call) -> Tensor | None:
         if call.layer >= budgets.layers or call.heads != budgets.heads:
             raise InputError(
@@ -105,6 +120,12 @@ def sampled_attention(
                 f"layers of {budgets.heads} heads: budgets hold for the model they were made for."
             )
         chosen = budgets.layer(call.layer)
+        step = None if sizes is not None else decoder.step(call, chosen)
+        if step is not None:
+            row = torch.zeros(1, dtype=torch.long)
+            _refuse_nothing(call, chosen, row, step.distinct, step.seen)
+            attended.count(call, row, step.distinct, step.seen, step.together)
+            return step.output
         return sampled_output(
             call, chosen, source, per_query=per_query, attended=attended, sizes=sizes, group=budgets.group
         )
@@ -126,69 +147,47 @@ def sampled_output(
 ) -> Tensor:
     """(B, Lq, Hq, dv): the output of one call under the heads' budgets. Full heads are the model's own.
 
-    Each text of the batch and head (or `group` of heads, which keep and draw together) has its own stream of random numbers, so that the budget of one head does not
-    change the draws of another, nor does the way it is computed: all heads at once, over all keys of a block of queries
-    (attnlimit.models.attend.dense), or in long texts one by one, reading only the keys kept or drawn (attnlimit.models.attend.sparse).
+    Each text of the batch and head (or `group` of heads, which keep and draw together) has its own stream of random numbers, so
+    that the budget of one head does not change the draws of another, nor does the way queries are blocked.
     """
     size, heads, length, _ = call.query.shape
-    keys = call.key.shape[2]
     seeds = torch.randint(2**62, (size, heads), generator=as_generator(generator)).tolist()
-    full = [head for head, one in enumerate(budgets) if one.n is None]
-    # draws of each query's own and keys kept for their score need all keys anyway
-    following = [head for head, one in enumerate(budgets) if one.by_query is not None]
-    few = [
-        h
-        for h, one in enumerate(budgets)
-        if not (per_query or h in full + following or one.sampling.kept.top)
+    streams = [
+        [Stream(row[head - head % group], call.key.shape[2], length, per_query) for head in range(heads)]
+        for row in seeds
     ]
-    few = few if keys > DENSE_KEYS and sizes is None and group == 1 else []
-    rest = [head for head in range(heads) if head not in full + following + few]
+    full = [head for head, one in enumerate(budgets) if one.n is None]
+    if len(full) == heads:
+        return _full_output(call, attended)
     out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
-    union = None
-    if attended is not None and call.groups > 1 and not few and keys <= DENSE_KEYS:
-        shape = (size, call.key.shape[1], length, keys)
-        union = torch.zeros(shape, dtype=torch.bool, device=call.query.device)
+    for rows, answer, seen, read in dense_blocks(call, budgets, streams, sizes, group):
+        out[:, rows] = answer.transpose(1, 2)
+        distinct = read.sum(-1)
+        _refuse_nothing(call, budgets, rows, distinct, seen)
+        if attended is not None:
+            together = read.unflatten(1, (-1, call.groups)).any(2) if call.groups > 1 else read
+            attended.count(call, rows, distinct, seen, together.sum(-1))
     if full:
-        out.copy_(call.output())
-    for some, blocks in (
-        (full, full_blocks),
-        (few, sparse_blocks),
-        (rest, partial(dense_blocks, sizes=sizes, group=group)),
-        (following, dense_blocks),
-    ):
-        if not some:
-            continue
-        starts = length if per_query else None
-        drawing = [] if some is full else [head - head % group for head in some]
-        streams = [[Stream(row[head], keys, starts) for head in drawing] for row in seeds]
-        chosen = [budgets[head] for head in some]
-        for rows, answer, distinct, seen, read in blocks(call.only(some), chosen, streams):
-            if answer is not None:
-                for place, head in enumerate(some):
-                    out[:, rows, head] = answer[:, place]
-            _refuse_nothing(call, chosen, distinct, seen)
-            if attended is not None:
-                _count(attended, call, rows, some, distinct, seen)
-            if union is not None and read is not None:
-                for place, head in enumerate(some):
-                    union[:, head // call.groups, rows] |= read[:, place]
-    if attended is not None and call.groups == 1:
-        attended.group[call.layer] = attended.keys[call.layer]
-    elif attended is not None:
-        attended.group[call.layer] += torch.nan if union is None else _read_by_group(call, union)
+        out[:, :, full] = call.output()[:, :, full]
     return out
 
 
-def _read_by_group(call: Call, union: Bool[Tensor, "b key_heads l keys"]) -> Float[Tensor, " heads"]:
-    read = union.sum(-1).double().cpu()
-    if call.real is not None:
-        read *= call.real[:, None].cpu()
-    return read.sum((0, 2)).repeat_interleave(call.groups)
+def _full_output(call: Call, attended: Attended | None) -> Tensor:
+    if attended is not None:
+        for rows in call.blocks(1):
+            seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
+            attended.count(call, rows, seen, seen, seen[:, :1].expand(-1, call.key.shape[1], -1))
+    return call.output()
 
 
-def _refuse_nothing(call: Call, budgets: Sequence[HeadBudget], distinct: Tensor, seen: Tensor) -> None:
+def _refuse_nothing(
+    call: Call, budgets: Sequence[HeadBudget], rows: Tensor, distinct: Tensor, seen: Tensor
+) -> None:
     nothing = (distinct == 0) & (seen > 0)
     if call.sink is None and bool(nothing.any()):
+        nothing &= real_queries(call, rows)[:, None]
+        if not bool(nothing.any()):
+            return
         one = budgets[int(nothing.nonzero()[0, 1])]
         raise InputError(
             f"Layer {one.layer}, head {one.head}: a query sees none of its kept keys ({one.sampling.kept}) and samples none, "
@@ -196,21 +195,8 @@ def _refuse_nothing(call: Call, budgets: Sequence[HeadBudget], distinct: Tensor,
         )
 
 
-def _count(
-    attended: Attended,
-    call: Call,
-    rows: Int[Tensor, " m"],
-    heads: list[int],
-    distinct: Int[Tensor, "b h m"],
-    seen: Int[Tensor, "b _ m"],
-) -> None:
-    shape = distinct.shape
-    real = torch.ones(shape[0], 1, shape[2], dtype=torch.bool, device=rows.device)
-    if call.real is not None:
-        real = call.real[:, rows.to(call.real.device)][:, None].to(rows.device)
-    for total, part in (
-        (attended.keys, distinct),
-        (attended.seen, seen.expand(shape)),
-        (attended.queries, torch.ones_like(distinct)),
-    ):
-        total[call.layer, heads] += (part * real).sum((0, 2)).double().cpu()
+def real_queries(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "b m"]:
+    """Which queries are no padding, as far as the model says."""
+    if call.real is None:
+        return torch.ones(len(call.query), len(rows), dtype=torch.bool, device=rows.device)
+    return call.real[:, rows.to(call.real.device)].to(rows.device)

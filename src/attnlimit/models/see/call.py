@@ -162,12 +162,21 @@ class Call:
             sink=None if self.sink is None else self.sink[heads],
         )
 
-    def block_scores(self, rows: Tensor) -> Tensor:
-        """(B, Hq, m, Lk), at least float32: `scores` of all texts and heads at once, hidden keys not left out."""
-        k = _repeated(self.key, self.groups)
-        s = _capped(wide(self.query[:, :, rows]) @ wide(k).mT * self.scale, self.softcap)
-        extra = self._extra(*self._grid(rows, slice(None)))
+    def block_scores(self, rows: Tensor, stretch: slice = slice(None)) -> Tensor:
+        """(B, Hq, m, k), at least float32: `scores` of all texts and heads at once, hidden keys not left out."""
+        size, key_heads = self.key.shape[:2]
+        q = wide(self.query[:, :, rows]) * self.scale
+        s = q.reshape(size, key_heads, -1, q.shape[-1]) @ wide(self.key[:, :, stretch]).mT
+        s = _capped(s.view(size, self.heads, len(rows), -1), self.softcap)
+        extra = self._extra(*self._grid(rows, stretch))
         return s if extra is None else s + extra.to(s)
+
+    def averages(self, weights: Tensor, stretch: slice = slice(None)) -> Tensor:
+        """(B, Hq, m, dv): values of a stretch of the keys, averaged with weights (B, Hq, m, k)."""
+        size, heads, m, _ = weights.shape
+        values = self.value[:, :, stretch].to(weights)
+        out = weights.reshape(size, values.shape[1], -1, weights.shape[-1]) @ values
+        return out.view(size, heads, m, -1).to(self.value.dtype)
 
     def _grid(self, rows: Tensor, stretch: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         # Texts, heads, queries and keys, to broadcast to (B, Hq, m, k).

@@ -79,9 +79,9 @@ def available_memory(device: torch.device) -> float | None:
     with suppress(ImportError, OSError, ValueError):
         import resource  # not on Windows
 
-        used = dict(re.findall(r"(Vm\w+):\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")))
+        held = dict(re.findall(r"(Vm\w+):\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")))
         for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
             limit = resource.getrlimit(kind)[0]
             if limit != resource.RLIM_INFINITY:
-                found.append(max(0.0, float(limit) - 1024.0 * int(used[name])))
+                found.append(max(0.0, float(limit) - 1024.0 * int(held[name])))
     return min(found, default=None)

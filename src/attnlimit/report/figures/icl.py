@@ -13,11 +13,23 @@ from torch import Tensor
 from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.errors import InputError
 from attnlimit.icl.flow import WeightPath
+from attnlimit.icl.methods import MODELS, Attention
 from attnlimit.icl.solutions import endpoint
 from attnlimit.icl.tasks import LinearRegression
 from attnlimit.icl.training import LEVEL, Comparison, Training, over_seeds
 from attnlimit.icl.transfer import Transfer
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, axes, dots, finish, panels, style
+from attnlimit.report.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    axes,
+    dots,
+    finish,
+    panels,
+    style,
+)
 
 
 @figure.register(WeightPath)
@@ -97,7 +109,7 @@ def trajectory_figure(
 
 @figure.register(Training)
 def _(run: Training) -> Figure:
-    return trajectory_figure({f"{run.attention} attention": run})
+    return trajectory_figure({MODELS[run.attention]: run})
 
 
 def lengths_figure(runs: Mapping[str, Training]) -> Figure:
@@ -162,7 +174,11 @@ def _some(lengths: Sequence[int]) -> Iterator[tuple[int, Any]]:
         yield m, colormaps["viridis_r"](0.15 + 0.8 * k / max(1, len(order) - 1))
 
 
-ATTENTIONS = {"softmax": (BLUE, "o"), "linear": (ORANGE, "s")}
+ATTENTIONS: dict[Attention, tuple[str, str]] = {
+    "softmax": (BLUE, "o"),
+    "opposite": (PURPLE, "^"),
+    "linear": (ORANGE, "s"),
+}
 
 
 def risk_figure(tasks: Sequence[Comparison]) -> Figure:
@@ -171,15 +187,47 @@ def risk_figure(tasks: Sequence[Comparison]) -> Figure:
     drawn, found = panels(len(tasks), width=1.0 + 4.6 * len(tasks), height=4.6)
     for ax, task in zip(found, tasks, strict=True):
         _panel(ax, task)
+    _legend_below(drawn, found)
+    run = tasks[0].any_run
+    found[0].set_ylabel(f"risk after {run.steps[-1]:,} steps, {seeds(run)}")
+    return drawn
+
+
+def price_figure(task: Comparison) -> Figure:
+    """Risks, and beside them how many times that of linear attention they are: trained, tuned, and for infinitely long prompts."""
+    drawn, (left, right) = panels(2, width=10.4, height=5.4)
+    _panel(left, task)
+    left.set_ylabel("risk")
+    L, constants = torch.tensor(task.lengths, dtype=torch.float64), task.constants()
+    for name, (colour, marker) in ATTENTIONS.items():
+        if name not in task.runs or name == "linear":
+            continue
+        mean, low, high = over_seeds((task.runs[name].risk[-1] / task.runs["linear"].risk[-1]).T)
+        ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
+        dots(right, L, mean, ends, marker, colour, f"{MODELS[name]}, trained", markersize=5)
+        exact = task.predicted[name] / task.predicted["linear"]
+        right.plot(
+            L, exact, color=colour, linewidth=1, label=f"{MODELS[name]}, tuned without training (exact)"
+        )
+        right.axhline(
+            constants[name] / constants["linear"], color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞"
+        )
+    finish(right, "prompt length L", "risk over that of linear attention", "The price of softmax", log="x")
+    legend = right.get_legend()
+    if legend is not None:
+        legend.remove()
+    _legend_below(drawn, [left, right])
+    return drawn
+
+
+def _legend_below(drawn: Figure, found: Sequence[Axes]) -> None:
+    """One for all axes."""
     handles = {
         label: handle for ax in found for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     drawn.legend(
         handles.values(), handles.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
     )
-    run = tasks[0].any_run
-    found[0].set_ylabel(f"risk after {run.steps[-1]:,} steps, {seeds(run)}")
-    return drawn
 
 
 @figure.register(Comparison)
@@ -194,9 +242,9 @@ def _panel(ax: Axes, task: Comparison) -> None:
         if name in task.runs:
             mean, low, high = (values[order] for values in task.ending(name))
             ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
-            dots(ax, L, mean, ends, marker, colour, f"{name} attention, trained", markersize=5)
+            dots(ax, L, mean, ends, marker, colour, f"{MODELS[name]}, trained", markersize=5)
         if name in task.predicted:
-            label = f"{name}, tuned without training (exact)"
+            label = f"{MODELS[name]}, tuned without training (exact)"
             ax.plot(L, task.predicted[name][order], "-", color=colour, linewidth=1, label=label)
     if task.solution is not None:
         label = "softmax, infinite-prompt solution (exact)"

@@ -18,7 +18,7 @@ from attnlimit.files.records import finite
 
 MOST_ROWS = 2000
 """Of a table in the page; the run's own files hold them all."""
-SCRIPTS = ("draw", "table", "view", "summary", "map", "head", "phase", "heads", "report")
+SCRIPTS = ("draw", "table", "view", "grid", "summary", "map", "head", "phase", "heads", "explain", "report")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Page:
     """Paragraphs in plain words."""
     heads: Mapping[str, object] | None = None
     """What the map, the slider and the table of heads show (see `analysis`)."""
+    explained: Mapping[str, object] | None = None
+    """What the text, its tokens and the maps of roles show (see `explain`)."""
     figures: Sequence[Picture] = ()
     tables: Sequence[Sheet] = ()
     methods: Sequence[tuple[str, object]] = ()
@@ -77,6 +79,7 @@ def page(data: Page) -> str:
     style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     main = [f'<p class="lead">{escape(text)}</p>' for text in data.summary]
     main += [_asset("heads.html")] if data.heads else []
+    main += [_asset("explain.html")] if data.explained else []
     figures = "".join(_figure(one) for one in data.figures)
     main += [f'<div class="figures">{figures}</div>'] if figures else []
     main += [_table(one) for one in data.tables]
@@ -88,7 +91,7 @@ def page(data: Page) -> str:
         chips="".join(f"<span>{escape(text)}</span>" for text in data.chips),
         main="\n".join(main),
         foot=_foot(data.methods),
-        data=_json(data.heads or {}),
+        data=_json(data.heads or data.explained or {}),
         style=style,
         script=script,
     )

@@ -7,8 +7,10 @@ from pathlib import Path
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_text
 from attnlimit.models.analyse.run import Run
+from attnlimit.models.explain.result import Explanation
 from attnlimit.models.judge.compare import Comparison, known_by
 from attnlimit.report.html.analysis import analysis, with_comparison
+from attnlimit.report.html.explain import explanation
 from attnlimit.report.html.page import Page, page
 
 
@@ -34,6 +36,8 @@ def report_page(folder: Path) -> Page:
             f"{folder} is no run of a study: there is no store.sqlite beside its summary.json. In-context runs of before are not read; "
             "run them again as a study, e.g. attnlimit icl examples/icl-risk.yaml."
         )
+    if (folder / "explain.json").is_file() and not (folder / "run.json").exists():
+        return explanation(Explanation.load(folder / "explain.json"))
     run = Run.load(folder)
     shown, compared = analysis(run, str(folder)), folder / "compare.json"
     if compared.is_file():

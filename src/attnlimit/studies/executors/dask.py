@@ -257,9 +257,10 @@ def _local(distributed: Any, workers: int, threads: int) -> Any:
 @contextmanager
 def _shielded() -> Iterator[None]:
     """Processes started inside, or by threads that were, hear neither Ctrl-C nor SIGTERM: the coordinator alone decides."""
-    resource_tracker.ensure_running()  # whose start would lift the block again
-    blocks = hasattr(signal, "pthread_sigmask")  # not on Windows, where only the terminal sends Ctrl-C
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if blocks else None
+    before = None
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        resource_tracker.ensure_running()  # whose start would lift the block again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     except (RuntimeError, TimeoutError, OSError) as problem:

@@ -26,7 +26,7 @@ from attnlimit.icl import (
     ar1,
     train,
 )
-from attnlimit.icl.methods import Attention
+from attnlimit.icl.methods import MODELS, Attention
 from attnlimit.icl.train import Trial
 from attnlimit.icl.training import MEASURED, Comparison, OverSeeds, compared, over_seeds
 from attnlimit.studies.fields import Fields, Sizes
@@ -234,7 +234,7 @@ def _said(one: Comparison) -> str:
     parts = []
     for name in one.runs:
         mean, low, high = (float(values[last]) for values in one.ending(name))
-        parts.append(f"{name} attention ends with risk {mean:.3g} ({low:.3g} to {high:.3g})")
+        parts.append(f"{MODELS[one.runs[name].attention]}: risk {mean:.3g} ({low:.3g} to {high:.3g})")
         if name in one.predicted:
             parts[-1] += f", predicted {float(one.predicted[name][last]):.3g} without training"
     text = f"{one.name}: trained on prompts of {one.lengths[last]:,} tokens, {'; '.join(parts)}."

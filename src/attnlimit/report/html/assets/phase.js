@@ -35,7 +35,7 @@ function makePhase(view) {
     const at = y(Math.max(1, view.needed(one).keys)), spread = one.score_spread.map((s) => x(Math.max(s, narrow)));
     if (heads.length <= 200) make(svg, "line", { class: "whisker", x1: spread[0], x2: spread[2], y1: at, y2: at });
     const dot = make(svg, "circle", { class: "dot", cx: spread[1], cy: at, r: heads.length > 400 ? 3.5 : 5, fill: draw.colour(layers > 1 ? one.layer / (layers - 1) : 0.5) });
-    hoverable(view, dot, one);
+    hoverable(dot, () => about(view, one), () => view.choose(one, true));
     dots.set(one, dot);
   }
 

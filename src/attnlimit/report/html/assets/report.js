@@ -1,4 +1,4 @@
-/* Start: the theme, the tables, the heads. */
+/* Start: the theme, the tables, the heads or the text. */
 (() => {
   const root = document.documentElement, button = document.getElementById("theme");
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
@@ -8,5 +8,6 @@
   label();
   for (const node of document.querySelectorAll("table.sortable")) table.sortable(node);
   const data = JSON.parse(document.getElementById("data").textContent);
-  if (data.heads) showHeads(data);
+  if (data.tokens) showText(data);
+  else if (data.heads) showHeads(data);
 })();

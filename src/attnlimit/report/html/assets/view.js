@@ -25,25 +25,29 @@ function makeView(run) {
   return {
     run, heads, pooled, state, error, epsilon, needed, name, counted, phase, describe,
     layers: 1 + Math.max(...heads.map((one) => one.layer)),
-    width: 1 + Math.max(...heads.map((one) => one.head)),
     most: Math.max(2, ...heads.map((one) => one.visible_keys)),
     full: heads.reduce((sum, one) => sum + one.visible_keys, 0),
     choose: null,
   };
 }
 
-/* A tooltip on hover and focus, the head's panel on click. */
-function hoverable(view, node, one) {
+/* What a tooltip says of a head. */
+function about(view, one) {
+  const { needed, counted } = view;
+  return [
+    view.name(one),
+    `${view.describe(needed(one), one)}`,
+    `random keys only: ${counted(needed(one, "sampled"))}; keep and draw: ${counted(needed(one, "kept"))}`,
+    `effective keys ${words.number(one.effective_keys[1])} of ${words.count(one.visible_keys)}, horizon ${words.number(one.horizon)}`,
+    view.phase(one),
+  ];
+}
+
+/* A tooltip on hover and focus, something else on click. */
+function hoverable(node, lines, click) {
   const tip = document.getElementById("tip");
   const show = () => {
-    const { needed, counted } = view;
-    tip.textContent = [
-      view.name(one),
-      `${view.describe(needed(one), one)}`,
-      `random keys only: ${counted(needed(one, "sampled"))}; keep and draw: ${counted(needed(one, "kept"))}`,
-      `effective keys ${words.number(one.effective_keys[1])} of ${words.count(one.visible_keys)}, horizon ${words.number(one.horizon)}`,
-      view.phase(one),
-    ].join("\n");
+    tip.textContent = lines().join("\n");
     tip.hidden = false;
     const box = node.getBoundingClientRect(), size = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(6, Math.min(innerWidth - size.width - 6, box.left + box.width / 2 - size.width / 2))}px`;
@@ -52,5 +56,5 @@ function hoverable(view, node, one) {
   const hide = () => { tip.hidden = true; };
   for (const kind of ["mouseenter", "focus"]) node.addEventListener(kind, show);
   for (const kind of ["mouseleave", "blur"]) node.addEventListener(kind, hide);
-  node.addEventListener("click", () => view.choose(one, true));
+  node.addEventListener("click", click);
 }

@@ -1,0 +1,128 @@
+"""What n drawn keys make of a query's output in one direction: the probability that its error is at most t.
+
+    eᵀ(Γ_n − Γ) ≤ t   ⟺   Σ w_i (u_i − t) ≤ 0 over kept and drawn keys,   u = eᵀ(v − Γ)
+
+a sum whose characteristic function the way of drawing knows; see `numerics.inversion`. Where few outcomes are possible they are told
+one by one, see `numerics.outcomes`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnlimit.designs.draw import Draw, Rest, Terms
+from attnlimit.errors import InputError
+from attnlimit.numerics.atoms import Atoms
+from attnlimit.numerics.inversion import Below, chance_below
+from attnlimit.numerics.outcomes import MOST, outcomes
+
+WIDEST = 600.0
+"""Of log weights beside the heaviest likely one."""
+MOST_ATOMS = 4096
+"""Of which outcomes are told one by one."""
+AT_ONCE = 2**20
+"""Phases in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnKeys:
+    """What is drawn from and how, for one query and direction: errors u, weights w, their spread within an atom and mass."""
+
+    rest: Rest
+    draw: Draw
+    n: int
+    stands_for: float
+
+    @cached_property
+    def atoms(self) -> Atoms:
+        return self.rest.key_by_key("Laws of the error")
+
+    @cached_property
+    def error(self) -> Float[Tensor, " j"]:
+        return (self.atoms.mean[0, :, 0] - self.atoms.limit[0, 0]).double()
+
+    @cached_property
+    def log_weight(self) -> Float[Tensor, " j"]:
+        """Relative to the heaviest key that n are likely to hold."""
+        atoms = self.atoms
+        if self.n == 1 and self.rest.kept is None and math.isinf(float(self.rest.number[0, 0])):
+            return torch.zeros_like(atoms.scores[0])  # one key has all the weight, whatever it is
+        scores, order = atoms.scores[0].sort(descending=True)
+        likely = atoms.log_mass[0][order].logcumsumexp(0) >= -math.log(self.n)
+        heavy = scores[int(likely.to(torch.int8).argmax())] if bool(likely.any()) else scores[-1]
+        found = atoms.scores[0] - heavy
+        present = atoms.log_mass[0] > -math.log(self.n) - 28.0
+        if float(found[present].abs().max()) > WIDEST:
+            raise InputError(
+                f"The scores of this query spread over {float(found[present].abs().max()):.0f}, and the law of the error is computed up "
+                f"to {WIDEST:.0f}: one key takes all. Use a smaller A or κ."
+            )
+        return found.clamp(-WIDEST, WIDEST)
+
+    @cached_property
+    def kept(self) -> tuple[float, float]:
+        """Weight of the kept keys beside a drawn one's, and their mean error."""
+        kept = self.rest.kept
+        if kept is None or float(kept.log_weight[0]) == -math.inf:
+            return 0.0, 0.0
+        shift = self.atoms.scores[0, 0] - self.log_weight[0]
+        return float((kept.log_weight[0] - shift).clamp_max(WIDEST).exp()) / self.stands_for, float(
+            kept.mean_error[0, 0]
+        )
+
+    def below(self, t: float) -> Below:
+        """P(error ≤ t): Σ w(u − t) ≤ 0 over kept and drawn keys."""
+        atoms, weight = self.atoms, self.log_weight.exp()
+        reach = weight * atoms.spread[0].clamp_min(0).sqrt()
+        mass, number = atoms.log_mass[0].exp(), float(self.rest.number[0, 0])
+        terms = Terms(weight * (self.error - t), reach, mass, number, atoms.around, atoms.nodes)
+        always = self.kept[0] * (self.kept[1] - t)
+
+        def transform(lam: Tensor) -> Tensor:
+            some = lam.split(max(1, AT_ONCE // len(mass)))
+            chi = torch.cat([self.draw.transform(terms, self.n, one) for one in some])
+            return chi * torch.polar(torch.ones_like(lam), lam * always)
+
+        return chance_below(transform, self._start(terms, always))
+
+    def _start(self, terms: Terms, always: float) -> float:
+        """λ below which nothing is seen: n E min(1, λ|y|) and λ|y_S| are 1e-10."""
+        tau = torch.arange(-700.0, 60.0, 2.0, dtype=torch.float64)
+        size = (terms.y.abs() + terms.reach).log() + tau[:, None]
+        seen = self.n * (size.clamp_max(0.0).exp() @ terms.mass) + abs(always) * tau.exp()
+        return math.exp(float(tau[max(0, int((seen > 1e-10).to(torch.int8).argmax()) - 1)]))
+
+    def enumerated(self) -> tuple[Tensor, Tensor] | None:
+        """All errors in order with their probabilities, where there are few and values do not spread."""
+        atoms = self.atoms
+        there = atoms.log_mass[0] > -torch.inf
+        if (
+            self.n > MOST
+            or int(there.sum()) > MOST_ATOMS
+            or bool((atoms.spread[0] > 0).any())
+            or _dense(atoms.nodes)
+        ):
+            return None
+        pairs = torch.stack([self.log_weight, self.error], 1)[there]
+        pairs, place = pairs.unique(dim=0, return_inverse=True)
+        mass = torch.zeros(len(pairs), dtype=pairs.dtype).index_add(0, place, atoms.log_mass[0][there].exp())
+        weight, error = pairs[:, 0].exp(), pairs[:, 1]
+        found = outcomes(
+            torch.stack([weight, weight * error], 1),
+            *self.draw.ways(mass, float(self.rest.number[0, 0]), self.n),
+        )
+        if found is None:
+            return None
+        always, kept_error = self.kept
+        errors, order = ((found.sums[:, 1] + always * kept_error) / (found.sums[:, 0] + always)).sort()
+        return errors, found.log_chance[order].exp()
+
+
+def _dense(nodes: Tensor | None) -> bool:
+    return nodes is not None and bool(nodes.any())

@@ -1,0 +1,224 @@
+"""The law of the error in a direction, without Monte Carlo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.special import ndtri
+from torch import Tensor
+
+from attnlimit.attention.head import Head
+from attnlimit.designs import Sampling
+from attnlimit.designs.sampling import PLAIN
+from attnlimit.drawing import Drawn
+from attnlimit.errors import InputError
+from attnlimit.exact.drawn import DrawnKeys
+from attnlimit.exact.error import as_sizes
+from attnlimit.exact.prepare import prepare, rest_of
+from attnlimit.inputs import Array, as_float
+from attnlimit.measures import Measure
+
+FEW, FINE, FINER = 10, 8.0, 16.0
+"""Below so many keys the nodes of a density are FINER."""
+SHOWN = (0.005, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.995)
+STEP = 0.25
+"""Of the integral that E|error| is."""
+SAME = 1e-12
+"""Relative difference within which errors are one."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ErrorLaw(Drawn):
+    """The law of eᵀ(Γ_n(x) − Γ(x)) for one query, one direction and one n."""
+
+    n: int
+    limit: float
+    """eᵀΓ(x)."""
+    bias: float
+    """E eᵀ(Γ_n − Γ)."""
+    rms: float
+    """(E (eᵀ(Γ_n − Γ))²)^½."""
+    method: str
+    keys: DrawnKeys
+    outcomes: tuple[Float[Tensor, " o"], Float[Tensor, " o"]] | None
+    """All errors that can be, in order, and their probabilities; None where they are not told one by one."""
+
+    def cdf(self, t: Array) -> Any:
+        """P(eᵀ(Γ_n − Γ) ≤ t), for a number or an array of them. Where outcomes are not told one by one, half of a jump at t
+        counts."""
+        return _each(lambda one: self._below(one)[0], t)
+
+    def cdf_error(self, t: float) -> float:
+        """About how far off cdf(t) may be: what quadrature and an early end of the inversion leave, 0 where outcomes are told one by
+        one."""
+        return self._below(float(t))[1]
+
+    def exceeds(self, t: Array) -> Any:
+        """P(|eᵀ(Γ_n − Γ)| > t), for t ≥ 0."""
+        return _each(self._exceeds, t)
+
+    def quantile(self, q: Array) -> Any:
+        """The least t with P(eᵀ(Γ_n − Γ) ≤ t) ≥ q, 0 < q < 1."""
+        return _each(self._quantile, q)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Where the error is with that probability, the rest shared equally between both sides."""
+        return self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of eᵀΓ_n."""
+        return math.sqrt(max(0.0, self.rms**2 - self.bias**2))
+
+    @cached_property
+    def mean_abs(self) -> float:
+        """E|eᵀ(Γ_n − Γ)| = ∫₀^∞ P(|eᵀ(Γ_n − Γ)| > t) dt, with t = median·e^{v − e^{−v}} by the trapezoid rule in v."""
+        if self.outcomes is not None:
+            errors, chances = self.outcomes
+            return float(errors.abs() @ chances)
+        if self.rms == 0:
+            return 0.0
+        from scipy.optimize import brentq  # slow to import
+
+        middle = brentq(lambda t: self._exceeds(t) - 0.5, 0.0, 1.5 * self.rms, xtol=1e-3 * self.rms)
+        total, v = 0.0, -3.25
+        while True:
+            t = middle * math.exp(v - math.exp(-v))
+            more = t * (1 + math.exp(-v)) * self._exceeds(t)
+            total, v = total + more, v + STEP
+            if v > 0 and more < 1e-8 * total:
+                return STEP * total
+
+    def _below(self, t: float) -> tuple[float, float]:
+        if self.outcomes is None:
+            return self.keys.below(t)
+        errors, chances = self.outcomes
+        return float(chances[errors <= t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0)), 0.0
+
+    def _exceeds(self, t: float) -> float:
+        if self.outcomes is None:
+            return min(1.0, max(0.0, 1.0 - self._below(t)[0] + self._below(-t)[0]))
+        errors, chances = self.outcomes
+        return float(chances[errors.abs() > t + SAME * max(abs(t), self.rms)].sum().clamp_max(1.0))
+
+    def _quantile(self, q: float) -> float:
+        if not 0 < q < 1:
+            raise InputError(f"q must be a probability between 0 and 1, got {q!r}.")
+        if self.outcomes is not None:
+            errors, chances = self.outcomes
+            return float(errors[int((chances.cumsum(0) >= q - SAME).to(torch.int8).argmax())])
+        if self.std == 0:
+            return self.bias
+        from scipy.optimize import brentq  # slow to import
+
+        wanted = float(ndtri(q))
+
+        def beyond(t: float) -> float:  # nearly a straight line
+            return float(ndtri(min(max(self._below(t)[0], 1e-15), 1 - 1e-15))) - wanted
+
+        low = high = self.bias + wanted * self.std
+        step = 0.1 * self.std
+        while beyond(low) > 0:
+            low, step = low - step, 2 * step
+        while beyond(high) < 0:
+            high, step = high + step, 2 * step
+        return low if low == high else float(brentq(beyond, low, high, xtol=1e-7 * self.std))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Moments and quantiles as JSON knows them."""
+        quantiles = {f"{q:g}": self._quantile(q) for q in SHOWN}
+        names = ("n", "limit", "bias", "rms", "std", "mean_abs", "method")
+        return {name: getattr(self, name) for name in names} | {"quantiles": quantiles}
+
+    def __repr__(self) -> str:
+        return f"ErrorLaw(n = {self.n:,}, bias {self.bias:.3g}, std {self.std:.3g}; {self.method})"
+
+
+def _each(one: Callable[[float], float], values: Array) -> Any:
+    if isinstance(values, int | float | np.number):
+        return one(float(values))
+    given = as_float(values, "values")
+    return torch.tensor([one(value) for value in given.flatten().tolist()], dtype=torch.float64).reshape(
+        given.shape
+    )
+
+
+def error_law(
+    head: Head,
+    measure: Measure,
+    n: int,
+    query: Array,
+    direction: Array | None = None,
+    *,
+    sampling: Sampling = PLAIN,
+    positions: int | Sequence[int] | Tensor | None = None,
+) -> ErrorLaw:
+    """P(eᵀ(Γ_n − Γ) ≤ t) = ½ − (1/π) ∫₀^∞ Im E e^{iλ Σ w(eᵀ(v − Γ) − t)} dλ/λ, the sum over n drawn keys (and those kept).
+
+    `direction` e has an entry for each output, and may be left out where there is one. Laws with a projected form, and populations with
+    any `sampling` that `exact_error` knows; `positions` is the query's own place among the keys. Where at most 2²⁰ outcomes are
+    possible they are told one by one, so that jumps are where they are.
+
+    >>> from attnlimit import Gaussian, Head, error_law
+    >>> law = error_law(Head([[2.0]]), Gaussian(dim=1), n=100, query=[1.0])
+    >>> [round(value, 4) for value in law.interval(0.9)]
+    [-0.98, 0.1968]
+    """
+    if head.heads:
+        raise InputError(f"error_law takes one head at a time, got {head!r}: use head.each().")
+    head.check_fits(measure)
+    (size,), x = as_sizes(n), head.checked(query)
+    if x.ndim != 1 and len(x.reshape(-1, head.query_dim)) != 1:
+        raise InputError(f"error_law takes one query, a vector, got shape {tuple(x.shape)}.")
+    return law_at(along(head, measure, direction), measure, x.reshape(1, -1), sampling, _places(positions))(
+        size
+    )
+
+
+def along(head: Head, measure: Measure, direction: Array | None) -> Head:
+    """The head with one output, which is that in a direction."""
+    if direction is not None:
+        return head.along(direction)
+    outputs = measure.value_dim if head.factors.V is None else head.factors.V.shape[-2]
+    if outputs != 1:
+        raise InputError(
+            f"The law of the error is that of one output, and there are {outputs}: give direction=, a vector with as many entries."
+        )
+    return head
+
+
+def law_at(
+    head: Head, measure: Measure, x: Float[Tensor, "1 dq"], sampling: Sampling, positions: Tensor | None
+) -> Callable[[int], ErrorLaw]:
+    """The law at every n, for a head with one output."""
+    ready: dict[float, Any] = {}
+
+    def at(n: int) -> ErrorLaw:
+        finer = FINER if n < FEW else FINE
+        if finer not in ready:
+            ready[finer] = rest_of(head, measure, x, sampling, positions, finer=finer)
+        here = ready[finer]
+        moments = prepare(head, measure, x, n, sampling, positions=positions, binned=False)
+        size = torch.tensor([[float(n)]], dtype=torch.float64)
+        square, bias = moments.moments(size)
+        keys = DrawnKeys(here, sampling.draw, n, float(sampling.stands_for(here.number, size)[0, 0]))
+        few = keys.enumerated()
+        how = "inversion of its characteristic function" if few is None else f"all {len(few[0]):,} outcomes"
+        drawn = f", {sampling} of {len(measure.population)}" if measure.population is not None else ""
+        limit = float(head(measure)(x).double()[0, 0])
+        return ErrorLaw(
+            n, limit, float(bias[0, 0, 0]), math.sqrt(float(square[0, 0])), f"exact ({how}){drawn}", keys, few
+        )
+
+    return at
+
+
+def _places(positions: int | Sequence[int] | Tensor | None) -> Tensor | None:
+    return None if positions is None else torch.as_tensor(positions).reshape(-1)

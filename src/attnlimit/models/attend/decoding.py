@@ -1,0 +1,179 @@
+"""A decoding step that reads only what the budgets say: one query of each text, many keys.
+
+All keys are scanned, but in int8 copies that are kept from step to step and grow with the cache: an eighth of the keys and values.
+The scan finds the top keys; scores and values are then read of the keys that are kept or drawn, and no others:
+
+    out = ( Σ_{j∈S} e^{s_j} v_j + (R/n) Σ_{j∈J} e^{s_j} v_j ) / ( Σ_{j∈S} e^{s_j} + (R/n) Σ_{j∈J} e^{s_j} ),   s exact.
+
+The kept S need not be the very top: whatever it is, J is uniform over the other R keys, so the sums are right on average, and
+attnlimit.exact gives the error of that S. A copy out of date would be a worse choice of S, not a wrong answer; in every step some
+copies are compared with their keys (the latest, and others all over), and made anew where one differs: after another text, a cropped
+or a reordered cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
+from attnlimit.models.attend.reading import Wanted, choose_keys, is_compiled, sink_scores
+from attnlimit.models.budget.budgets import HeadBudget
+from attnlimit.models.see.call import Call
+from attnlimit.models.see.masks import RuleMask
+from attnlimit.numerics.compiled import run_compiled
+
+LEAST_KEYS = 2048
+"""With fewer keys it is as fast to make all scores."""
+TILE = 16
+"""Keys whose best score is noted together (as in attnlimit.models.attend.loops, which needs numba)."""
+ROOM = 1024
+"""Keys that there is room for beyond those of the text, at least."""
+
+
+@dataclass(eq=False)
+class Copies:
+    """The keys of one layer in int8, (texts × key heads, room, d), and random orders of them."""
+
+    small: Tensor
+    unit: Float[Tensor, "pairs d"]
+    """What 1 is, by dimension."""
+    order: Int[Tensor, "b groups room"]
+    scores: Int[Tensor, "rows room"]
+    """Of the last scan: new memory is slow at first."""
+    best: Int[Tensor, "rows tiles"]
+    filled: int = 0
+
+    @classmethod
+    def make(cls, call: Call, keys: int, group: int, generator: torch.Generator) -> Copies:
+        """Room for the keys, none copied yet."""
+        size, key_heads, _, d = call.key.shape
+        room = (keys + max(ROOM, keys // 4)) // TILE * TILE + TILE
+        order = [
+            torch.randperm(room, generator=generator, dtype=torch.int32)
+            for _ in range(size * call.heads // group)
+        ]
+        return cls(
+            torch.zeros(size * key_heads, room, d, dtype=torch.int8),
+            torch.ones(size * key_heads, d),
+            torch.stack(order).view(size, -1, room),
+            torch.zeros(size * call.heads, room, dtype=torch.int32),
+            torch.zeros(size * call.heads, room // TILE, dtype=torch.int32),
+        )
+
+    def follow(self, key: Float[Tensor, "b key_heads _ d"], keys: int) -> None:
+        """Copy what is new; the last key always is."""
+        from attnlimit.models.attend import loops
+
+        old = min(self.filled, keys - 1)
+        run_compiled(loops.copy, len(self.small), key, torch.tensor([old, keys]), self.unit, self.small)
+        self.filled = keys
+
+
+@dataclass(eq=False)
+class Step:
+    """What one decoding step gave."""
+
+    output: Float[Tensor, "b 1 h dv"]
+    seen: Int[Tensor, "b h 1"]
+    distinct: Int[Tensor, "b h 1"]
+    """Keys that each head read."""
+    together: Int[Tensor, "b key_heads 1"]
+    """Keys that the heads of a key head read together."""
+
+
+@dataclass(eq=False)
+class Decoder:
+    """Decoding steps of a model, with the copies of its layers' keys."""
+
+    generator: torch.Generator
+    group: int = 1
+    copies: dict[int, Copies] = field(default_factory=dict)
+    _seen: tuple[object, Tensor | None] = (None, None)
+
+    def step(self, call: Call, budgets: Sequence[HeadBudget]) -> Step | None:
+        """The step, or None for calls that are none, or that it does not know: several queries, few keys, position bias, masks
+        with holes, caches that drop keys, queries that follow their spread, other numbers than float32 on the CPU."""
+        seen = self.seen(call) if _known(call, budgets, self.group) else None
+        if seen is None:
+            return None
+        size, heads, keys = len(call.query), call.heads, int(seen[..., 1].max())
+        copies = self._copies(call, keys)
+        wanted = Wanted(
+            seen=seen.expand(size, heads, 1, 3),
+            placed=placed_stretches(call, budgets, torch.zeros(1, dtype=torch.long)),
+            top=torch.tensor([one.sampling.kept.top for one in budgets])[:, None].expand(size, heads, 1),
+            n=torch.tensor([keys if one.n is None else one.n for one in budgets])[:, None].expand(
+                size, heads, 1
+            ),
+            order=copies.order,
+            start=torch.randint(copies.order.shape[-1], (size, heads, 1), generator=self.generator),
+            rest=torch.tensor([one.sampling.weight == "rest" for one in budgets]),
+            group=self.group,
+        )
+        return read_step(call, wanted, copies)
+
+    def seen(self, call: Call) -> Int[Tensor, "b _ 1 3"] | None:
+        """The stretch of keys that each query sees, None where it has holes; found once for all layers."""
+        if self._seen[0] is not call.mask:
+            if call.mask.plain == "all":
+                found = torch.tensor([0, call.key.shape[2], call.key.shape[2]]).view(1, 1, 1, 3)
+            else:
+                found = limits(seen_keys(call, torch.zeros(1, dtype=torch.long)))
+            holes = bool((found[..., 1] - found[..., 0] > found[..., 2]).any())
+            self._seen = (call.mask, None if holes else found)
+        return self._seen[1]
+
+    def _copies(self, call: Call, keys: int) -> Copies:
+        known = self.copies.get(call.layer)
+        pairs = (len(call.query) * call.key.shape[1], call.key.shape[3])
+        if known is None or known.unit.shape != pairs or known.small.shape[1] < keys:
+            made = Copies.make(call, keys, self.group, self.generator)
+            if known is not None and known.unit.shape == pairs:
+                made.small[:, : known.filled] = known.small[:, : known.filled]
+                made.unit, made.filled = known.unit, known.filled
+            self.copies[call.layer] = known = made
+        known.follow(call.key.contiguous(), keys)
+        return known
+
+
+def _known(call: Call, budgets: Sequence[HeadBudget], group: int) -> bool:
+    return (
+        call.query.shape[2] == 1
+        and call.key.shape[2] >= LEAST_KEYS
+        and isinstance(call.mask, RuleMask)
+        and call.mask.key_start == 0
+        and call.bias is None
+        and call.groups % group == 0
+        and all(is_compiled(one) for one in (call.query, call.key, call.value))
+        and not any(one.by_query is not None for one in budgets)
+    )
+
+
+def read_step(call: Call, wanted: Wanted, copies: Copies) -> Step:
+    """Scan the copies, choose keys, and attend to them."""
+    from attnlimit.models.attend import loops
+
+    (size, heads, _, _), (pairs, room, _) = call.query.shape, copies.small.shape
+    query = call.query.reshape(size * heads, -1).contiguous()
+    seen, scores, best = wanted.by_row(wanted.seen), copies.scores, copies.best
+    steps = pairs * -(-room // loops.STRETCH)
+    run_compiled(loops.scan, steps, query, copies.unit, copies.small, seen, scores, best)
+    marks, chosen, counts = choose_keys(scores, best, seen, wanted)
+    weights = torch.empty(len(counts), wanted.group, chosen.shape[1])
+    out = torch.empty(size * heads, call.value.shape[-1])
+    given = (call.key.contiguous(), call.value.contiguous(), chosen, counts)
+    rest = wanted.by_group(wanted.rest[:, None].expand(size, heads, 1))
+    numbers = torch.tensor([call.scale, call.softcap or 0.0])
+    sinks = sink_scores(call).repeat(size)
+    run_compiled(loops.attend, len(counts), query, *given, rest, numbers, sinks, weights, out)
+    read = counts[:, :2].sum(1).view(size, -1, 1)
+    together = read
+    if wanted.group < call.groups:
+        together = (marks.view(pairs, -1, marks.shape[1]) > 0).any(1).sum(1).view(size, -1, 1)
+    distinct = read.repeat_interleave(wanted.group, 1)
+    return Step(out.view(size, 1, heads, -1), wanted.seen[..., 2], distinct, together)

@@ -1,0 +1,170 @@
+"""What every head of a model reads on a text, and how far that can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnlimit.errors import ModelNotSupported
+from attnlimit.inputs import as_positive
+from attnlimit.models.analyse.analyze import Reading, analyze, refuse_too_large
+from attnlimit.models.analyse.heads import HeadReport
+from attnlimit.models.explain.look import Look, Made, Passed
+from attnlimit.models.explain.result import Explanation, Facts, HeadRoles
+from attnlimit.models.explain.roles import as_intervals, links, made_texts, with_intervals
+from attnlimit.models.explain.tokens import find_token, read_tokens
+from attnlimit.models.explain.tried import tried
+from attnlimit.models.see.gradient import answer_gradients, per_query, unit
+from attnlimit.models.see.interface import observe
+from attnlimit.models.see.load import Loaded, load, run_backbone
+from attnlimit.models.see.memory import Memory, estimate_memory
+from attnlimit.models.see.progress import Progress, Steps
+from attnlimit.models.see.text import Document, as_documents, positions, special_tokens, texts
+
+LEVEL = 0.95
+TRIALS = 4
+"""Random sets of keys that are tried out for each head."""
+USUAL = Reading(queries=16, answer=4)
+METHOD = (
+    "exact weights and outputs of the model's own pass; roles with intervals over resampled stretches of the text; losses to "
+    "second order, and tried out where measured"
+)
+
+
+def explain(
+    model: str | Path | Loaded,
+    text: str | Document | None = None,
+    token: str | int | Sequence[str | int] = (),
+    *,
+    which: int | None = None,
+    rel_error: float = 0.05,
+    reading: Reading = USUAL,
+    progress: Progress | None = None,
+    before: Callable[[Memory], object] | None = None,
+) -> Explanation:
+    """For every head: its roles, what it needs, and the keys of largest weight of every token with their certainty; for
+    chosen tokens, what each head reads there.
+
+    A token is a word of the text (`which` occurrence, from 1) or its number. The text defaults to the first Wikipedia
+    article. Of `reading` these count: tokens (512 or what the model has), queries for horizons and keys needed, answer (how
+    often labels are drawn from the model's own answer; 0: it is not looked at), seed.
+    """
+    loaded = load(model) if isinstance(model, str | Path) else model
+    rel_error = as_positive(rel_error, "rel_error")
+    (document,) = as_documents([texts()[0] if text is None else text])
+    ids, tokens, read, cut = read_tokens(loaded, document.text, reading.tokens)
+    wanted = [token] if isinstance(token, str | int) else list(token)
+    chosen = tuple(find_token(tokens, read, one, which) for one in wanted)
+    _refuse_two_texts(loaded)
+    steps = Steps(progress, 4 + len(chosen))
+    alone = replace(reading, tokens=len(tokens), passages=1, answer=0, grouped=False, population="context")
+    run = analyze(
+        loaded, [document], rel_error=rel_error, reading=alone, progress=steps.next(), before=before
+    )
+    generator = torch.Generator().manual_seed(reading.seed)
+    gradients = _gradients(loaded, ids, reading, generator)
+    steps.skip(1)
+    special = torch.tensor(tokens.special)
+    look = Look(ids[0], special, gradients, per_query(loaded.kind, 1), chosen, rel_error, generator)
+    _pass(loaded, ids, look, steps.next())
+    made = _made(loaded, generator)
+    steps.skip(1)
+    explained = [
+        tried(loaded, ids, at, reads, sets, TRIALS if gradients else 0, generator, steps.next())
+        for at, reads, sets in zip(chosen, look.reads, look.sets, strict=True)
+    ]
+    heads = _heads(look, made, run.heads, generator, scale=per_query(loaded.kind, len(tokens)))
+    facts = Facts(
+        model=run.facts.model,
+        kind=loaded.kind,
+        title=document.title,
+        text=read,
+        cut=cut,
+        rel_error=rel_error,
+        level=LEVEL,
+        seed=reading.seed,
+        draws=reading.answer,
+        trials=TRIALS,
+        unit=unit(loaded.kind) if reading.answer else None,
+        method=METHOD,
+    )
+    return Explanation(facts, tokens, heads, links(heads), look.map(), tuple(explained))
+
+
+def _refuse_two_texts(loaded: Loaded) -> None:
+    if loaded.kind == "seq2seq":
+        raise ModelNotSupported(
+            f"{loaded.name} reads one text and writes another, and its decoder attends to both: what a token reads is "
+            "explained within one text. Load its encoder (task='encoder')."
+        )
+
+
+def _gradients(
+    loaded: Loaded, ids: Int[Tensor, "1 tokens"], reading: Reading, generator: torch.Generator
+) -> dict[int, Float[Tensor, "draws tokens heads dv"]]:
+    """Of the answer, at every token; none if it is not to be looked at."""
+    if not reading.answer:
+        return {}
+    length = ids.shape[1]
+    refuse_too_large(
+        loaded,
+        estimate_memory(
+            loaded.model, tokens=length, keys=length, queries=reading.queries, points=1, backward=True
+        ),
+    )
+    return answer_gradients(loaded, ids, torch.arange(length), reading.answer, generator)
+
+
+def _pass(
+    loaded: Loaded, ids: Int[Tensor, "texts tokens"], work: Passed, progress: Progress | None = None
+) -> None:
+    with torch.no_grad(), observe(loaded.model, work.handle) as observed:
+        work.layers, work.progress = len(observed.layers), progress
+        run_backbone(loaded, input_ids=ids.to(loaded.model.device))
+
+
+def _made(loaded: Loaded, generator: torch.Generator) -> Made:
+    """The roles on random tokens that are said twice."""
+    tokenizer = loaded.need_tokenizer()
+    before, after = special_tokens(tokenizer)
+    usable = torch.tensor(sorted({*range(len(tokenizer))} - {*tokenizer.all_special_ids}))
+    size = loaded.model.get_input_embeddings().num_embeddings
+    ids = made_texts(usable[usable < size], before, after, positions(loaded.model), generator)
+    work = Made(ids, len(before), len(after))
+    _pass(loaded, ids, work)
+    return work
+
+
+def _heads(
+    look: Look, made: Made, reports: Sequence[HeadReport], generator: torch.Generator, scale: float
+) -> tuple[HeadRoles, ...]:
+    shares, chance = look.shares()
+    said, said_chance = made.shares()
+    text, twice = (with_intervals(one, LEVEL, generator) for one in (shares, said))
+    chances = [one.double().mean(1).tolist() for one in (chance, said_chance)]
+    matter = look.mean_matter()
+    found = []
+    for k, one in enumerate(reports):
+        need = one.needed(look.rel_error)
+        found.append(
+            HeadRoles(
+                layer=one.layer,
+                head=one.head,
+                shares=as_intervals(text[k]),
+                chance=tuple(chances[0][k]),
+                made=as_intervals(twice[k]),
+                made_chance=tuple(chances[1][k]),
+                horizon=one.horizon,
+                effective_keys=one.effective_keys[1],
+                keys_needed=need.keys,
+                needs_all=need.all,
+                visible_keys=one.visible_keys,
+                sensitivity=None if matter is None else scale / look.half * float(matter[k]),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,125 @@
+"""Full disks, interrupted writes, two runs in one folder, clocks that go back: a message, and a state that goes on."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import string
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from attnlimit.cli import app
+from attnlimit.files import records, tensors
+from attnlimit.files.lock import locked
+from attnlimit.models.analyse import analyze as analysing
+
+transformers = pytest.importorskip("transformers")
+READ = ["--text", "t.txt", "--tokens", "24", "--passages", "3", "--queries", "4"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A small BERT of letters, in a folder."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.BertModel(config).save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def analysed(model: Path, folder: str, code: int = 0) -> str:
+    letters = random.Random(0).choices(string.ascii_lowercase, k=200)
+    Path("t.txt").write_text(" ".join(letters), encoding="utf-8")
+    result = CliRunner().invoke(app, ["analyze", str(model), *READ, "--out", folder])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stderr
+
+
+def numbers(folder: str) -> dict[str, object]:
+    return json.loads(Path(folder, "run.json").read_text(encoding="utf-8"))
+
+
+def test_an_analysis_goes_on_after_a_full_disk(model, monkeypatch) -> None:
+    """The disk fills up after the second passage; with room again, only the third is measured, and the run is the same."""
+    analysed(model, "whole")
+    assert not Path("whole/unfinished.safetensors").exists()
+    real, written = tensors.write_tensors, []
+
+    def full(path, *rest):
+        if len(written) == 2:
+            with records.replacing(path) as new:
+                new.write_bytes(b"half of it")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(path)
+        real(path, *rest)
+
+    with monkeypatch.context() as limited:
+        limited.setattr("attnlimit.models.analyse.unfinished.write_tensors", full)
+        told = analysed(model, "parts", code=2)
+    assert "unfinished.safetensors cannot be written: No space left on device" in told
+    assert "make room there" in told
+    assert not list(Path("parts").glob(".*"))  # no half of a file
+    read = []
+    count = analysing.run_backbone
+    monkeypatch.setattr(analysing, "run_backbone", lambda *a, **k: (read.append(1), count(*a, **k)))
+    assert "Going on after passage 2 of 3, which are there from before." in analysed(model, "parts")
+    assert len(read) == 1
+    assert numbers("parts") == numbers("whole")
+    assert not Path("parts/unfinished.safetensors").exists()
+
+
+def test_another_analysis_does_not_go_on_from_it(model, monkeypatch) -> None:
+    """Other weights, another text or another seed: nothing of the old state is taken."""
+    analysed(model, "a")
+    with monkeypatch.context() as kept:
+        kept.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+        analysed(model, "left")
+    assert Path("left/unfinished.safetensors").exists()
+    other = CliRunner().invoke(app, ["analyze", str(model), *READ, "--seed", "1", "--out", "left"])
+    assert other.exit_code == 0
+    assert "Going on" not in other.stderr
+    assert numbers("left")["seed"] == 1
+    Path("left/unfinished.safetensors").write_bytes(b"damaged")
+    assert "Going on" not in analysed(model, "left")
+    assert numbers("left") == numbers("a")
+
+
+def test_two_analyses_of_one_folder(model) -> None:
+    Path("out").mkdir()
+    Path("out/.run.json.1.partial").write_text("half", encoding="utf-8")
+    with locked(Path("out")):
+        told = analysed(model, "out", code=2)
+    assert f"out is being written by process {os.getpid()} on " in told
+    assert "wait until it ends, or stop it first" in told
+    assert not Path("out/.run.json.1.partial").exists()  # what a killed writer left
+
+
+def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch) -> None:
+    """Every look at the clock finds an earlier time, in both sessions: the same results, once."""
+    from attnlimit.studies import open_run, run_study, study_from
+
+    study = study_from({"name": "p", "kind": "probe", "grid": {"value": list(range(6))}})
+    first = study.model_copy(update={"grid": {"value": [0, 1, 2]}})
+    run_study(study, tmp_path / "steady")
+    back = itertools.count(2e9, -1e5)
+    monkeypatch.setattr("attnlimit.studies.store.time.time", lambda: next(back))
+    run_study(first, tmp_path / "back")
+    finished = run_study(study, tmp_path / "back")
+    assert (finished.reused, finished.done) == (3, 6)
+    stored = []
+    for name in ("steady", "back"):
+        with open_run(tmp_path / name) as run:
+            stored.append(sorted(run.rows("SELECT id, result FROM results")))
+            assert run.state.state == "finished"
+    assert stored[0] == stored[1]

@@ -1,0 +1,239 @@
+"""The law of the error against all outcomes, closed forms, sampled errors and its own moments."""
+
+import math
+import pickle
+from itertools import combinations, product
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+import attnlimit as al
+from attnlimit.designs import different, independent
+from attnlimit.designs.draw import Terms
+from attnlimit.errors import InputError, NotKnown
+
+E = torch.tensor([0.6, -0.8], dtype=torch.float64)
+X = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64)
+SAMPLINGS = [
+    {},
+    {"kept": al.Kept(own=True, top=1), "weight": "rest"},
+    {"kept": al.Kept(own=True)},
+    {"weight": "rest"},
+]
+
+
+def population(keys, scale=1.5):
+    g = torch.Generator().manual_seed(keys)
+    tokens, values = (torch.randn(keys, d, generator=g, dtype=torch.float64) for d in (3, 2))
+    return al.Empirical(tokens, values), al.Head(
+        scale * torch.eye(3, dtype=torch.float64), torch.eye(2).double()
+    )
+
+
+def all_outcomes(head, tokens, draw, n, kept, weight):
+    """Errors and probabilities, by going through them; the query is key 2."""
+    w = (head.query(X) @ head.keys(tokens.tokens).T).exp().numpy()
+    v = (tokens.values @ E).numpy()
+    always = set() if not kept else {2} | ({int(w.argmax())} if kept.top else set())
+    rest = [j for j in range(len(w)) if j not in always]
+    R = len(rest)
+    if isinstance(draw, al.Independent):
+        drawn = [(some, R**-n) for some in product(rest, repeat=n)]
+    elif isinstance(draw, al.Different):
+        drawn = [(some, 1 / math.comb(R, n)) for some in combinations(rest, n)]
+    else:
+        p = n / R
+        drawn = [(some, p**k * (1 - p) ** (R - k)) for k in range(1, R + 1) for some in combinations(rest, k)]
+        drawn = [(some, chance / (1 - (1 - p) ** R)) for some, chance in drawn]
+    c, limit, errors = R / n if weight == "rest" else 1.0, (w @ v) / w.sum(), []
+    for some, chance in drawn:
+        weights = np.array([w[j] for j in always] + [c * w[j] for j in some])
+        errors.append((weights @ v[[*always, *some]] / weights.sum() - limit, chance))
+    return np.array(sorted(errors)).T
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+@pytest.mark.parametrize("draw", [al.Independent(), al.Different(), al.Coins()])
+def test_all_outcomes_one_by_one(draw, how):
+    tokens, head = population(7)
+    sampling = al.Sampling(draw=draw, **how)
+    law = al.error_law(head, tokens, 3, X, E, sampling=sampling, positions=2)
+    errors, chances = all_outcomes(head, tokens, draw, 3, sampling.kept, sampling.weight)
+    assert "outcomes" in law.method
+    for q in (0.01, 0.3, 0.77, 0.99):
+        at = errors[np.searchsorted(chances.cumsum(), q)]
+        assert law.quantile(q) == pytest.approx(at, abs=1e-12)
+        assert law.cdf(at) == pytest.approx(
+            chances[errors <= at + 1e-12].sum(), abs=1e-12
+        )  # the jump at t counts
+    assert law.mean_abs == pytest.approx(np.abs(errors) @ chances, rel=1e-12)
+    assert law.rms == pytest.approx(math.sqrt(errors**2 @ chances), rel=1e-8)
+    assert law.bias == pytest.approx(errors @ chances, abs=1e-8)
+    square = al.exact_error(head.along(E), tokens, 3, X[None], sampling=sampling, positions=[2]).mean_square
+    assert law.rms**2 == pytest.approx(square.item(), rel=1e-12)
+    assert law.exceeds(abs(errors[5])) == pytest.approx(
+        chances[np.abs(errors) > abs(errors[5]) + 1e-12].sum()
+    )
+
+
+@pytest.mark.parametrize("how", SAMPLINGS[:2])
+@pytest.mark.parametrize("draw", [al.Independent(), al.Different(), al.Coins()])
+def test_inversion_gives_what_all_outcomes_give(draw, how):
+    """To a few steps of the staircase, between the errors that are farthest apart; the error told is about the one made."""
+    tokens, head = population(16, 1.0)
+    law = al.error_law(head, tokens, 7, X, E, sampling=al.Sampling(draw=draw, **how), positions=2)
+    errors = law.outcomes[0]
+    middle = errors[len(errors) // 4 : -len(errors) // 4]
+    widest = int(middle.diff().argmax())
+    t = float(middle[widest : widest + 2].mean())
+    found = law.keys.below(t)
+    assert abs(found.chance - law.cdf(t)) <= min(4 / len(errors), 10 * found.error)
+
+
+def uniform(t):
+    return min(1.0, max(0.0, (1 + t) / 2))
+
+
+LAWS = [
+    (al.Sphere(3), [0, 1, 0], uniform),  # Archimedes: heights are uniform
+    (al.Sphere(3), [1, 0, 0], uniform),
+    (al.Ball(1), [1], uniform),
+    (al.Box(2), [0, 1], uniform),
+    (al.Sphere(2), [0, 1], lambda t: 0.5 + math.asin(t) / math.pi),
+    (al.Gaussian(dim=2), [0, 1], NormalDist().cdf),
+    (
+        al.Mixture([0.25, 0.75], [al.Gaussian(dim=2), al.Gaussian(mean=[1.0, -1.0], cov=4.0)]),
+        [0, 1],
+        lambda t: 0.25 * NormalDist().cdf(t) + 0.75 * NormalDist(-1, 2).cdf(t),
+    ),
+]
+
+
+@pytest.mark.parametrize(("law", "direction", "cdf"), LAWS)
+def test_one_key_has_the_law_of_the_values(law, direction, cdf):
+    """Whatever its score."""
+    query = torch.eye(law.dim, dtype=torch.float64)[0]
+    found = al.error_law(
+        al.Head(torch.eye(law.dim, dtype=torch.float64)), law, 1, query, [float(e) for e in direction]
+    )
+    value = 0.3
+    at = value - found.limit
+    assert found.cdf(at) == pytest.approx(cdf(value), abs=max(2e-4, 2 * found.cdf_error(at)))
+
+
+def test_signs_have_outcomes():
+    """n fair signs with equal weights: binomial."""
+    law = al.error_law(al.Head([[0.0]]), al.Rademacher(1), 10, [1.0])
+    assert len(law.outcomes[0]) == 11
+    assert law.cdf(0.0) == pytest.approx(0.5 + math.comb(10, 5) / 2**11, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [10**6, 10**12])
+@pytest.mark.parametrize("law", [al.Gaussian(dim=2), al.Sphere(4)])
+def test_many_keys_are_normal(law, n):
+    head, x = (
+        al.Head(0.5 * torch.eye(law.dim, dtype=torch.float64)),
+        torch.eye(law.dim, dtype=torch.float64)[0],
+    )
+    e = torch.ones(law.dim, dtype=torch.float64)
+    found = al.error_law(head, law, n, x, e)
+    std = math.sqrt(float(e @ al.clt(head, law, x).covariance @ e) / n)
+    for z in (-1.5, 0.7):
+        assert found.cdf(z * std) == pytest.approx(
+            NormalDist().cdf(z), abs=1.5e-3 * (n / 10**6) ** -0.5 + 1e-6
+        )
+
+
+def sampled(s, n, count):
+    g = torch.randn(count, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return ((s * g).softmax(1) * g).sum(1) - s
+
+
+@pytest.mark.parametrize(("s", "n"), [(0.5, 3), (2.0, 20)])
+def test_sampled_errors_have_that_law(s, n):
+    """Dvoretzky, Kiefer and Wolfowitz: a false alarm once in a million. The normal law is the negative control."""
+    law, errors = al.error_law(al.Head([[s]]), al.Gaussian(dim=1), n, [1.0]), sampled(s, n, 40_000)
+    most = math.sqrt(math.log(2e6) / (2 * len(errors)))
+    at = errors.quantile(torch.tensor([0.02, 0.3, 0.9], dtype=torch.float64)).tolist()
+    share = [float((errors <= t).double().mean()) for t in at]
+    assert max(abs(law.cdf(t) - p) for t, p in zip(at, share, strict=True)) < most
+    normal = NormalDist(0, math.sqrt(al.clt(al.Head([[s]]), al.Gaussian(dim=1), [1.0]).covariance.item() / n))
+    assert max(abs(normal.cdf(t) - p) for t, p in zip(at, share, strict=True)) > most
+
+
+def test_the_law_has_the_exact_mean_square():
+    """∫ 2t P(|error| > t) dt, of a law that is inverted."""
+    law = al.error_law(
+        al.Head(torch.eye(3, dtype=torch.float64)), al.Sphere(3), 40, [2.0, 0.0, 0.0], [1.0, 1.0, 0.0]
+    )
+    x, w = np.polynomial.legendre.leggauss(24)
+    t = 3.5 * law.rms * (1 + x)
+    square = 3.5 * law.rms * float((w * 2 * t) @ law.exceeds(t).numpy())
+    assert square == pytest.approx(law.rms**2, rel=1e-5)
+
+
+def test_quantiles_and_what_is_told_of_a_law(tmp_path):
+    law = al.error_law(al.Head([[1.0]]), al.Gaussian(dim=1), 50, [1.0])
+    low, high = law.interval(0.8)
+    assert (law.cdf(low), law.cdf(high)) == (pytest.approx(0.1, abs=1e-6), pytest.approx(0.9, abs=1e-6))
+    assert law.std < law.rms < 1.5 * law.mean_abs
+    again = pickle.loads(pickle.dumps(law))
+    assert again.cdf(torch.tensor([0.1], dtype=torch.float64)).tolist() == [law.cdf(0.1)]
+    few = al.error_law(*reversed(population(6)), 2, X, E)
+    assert set(few.to_dict()) == {"n", "limit", "bias", "rms", "std", "mean_abs", "method", "quantiles"}
+    assert len(few.plot().axes) == 2
+    assert repr(few).startswith("ErrorLaw(n = 2, bias")
+
+
+def terms(keys):
+    g = torch.Generator().manual_seed(2)
+    y = torch.randn(keys, generator=g, dtype=torch.float64)
+    return Terms(y, 0 * y, torch.full_like(y, 1 / keys), float(keys), None, None)
+
+
+def test_compiled_loops_give_what_torch_gives():
+    lam = torch.tensor([1e-6, 0.3, 5.0, 40.0], dtype=torch.float64)
+    t = terms(30)
+    turn = torch.linspace(0, 6, 9, dtype=torch.float64)
+    many = torch.ones_like(t.y)
+    a, b = (
+        f(lam[:, None] * t.y, turn, many, 0.3) for f in (different._compiled_turns, different._plain_turns)
+    )
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+    gap, beside = t.y.abs() / 10, torch.expm1(-(lam[:, None] * t.y).square() / 8)
+    for more in (beside, torch.zeros(1, 1, dtype=torch.float64)):
+        a, b = (f(lam, t.y, gap, t.mass, more) for f in (independent._compiled_keys, independent._plain_keys))
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_the_contour_is_the_sum_over_sets():
+    t, lam = terms(9), torch.tensor([0.7, 3.0], dtype=torch.float64)
+    sums = t.y[torch.tensor(list(combinations(range(9), 4)))].sum(1)
+    expected = torch.polar(torch.ones(2, len(sums)).double(), lam[:, None] * sums).mean(1)
+    torch.testing.assert_close(al.Different().transform(t, 4, lam), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_refusals():
+    tokens, head = population(6)
+    with pytest.raises(NotKnown, match="law of the error of first keys is not known"):
+        al.Prefix().transform(terms(3), 2, torch.ones(1).double())
+    with pytest.raises(NotKnown, match="error of first keys is not known"):
+        al.error_law(head, tokens, 2, X, E, sampling=al.Sampling(draw=al.Prefix()))
+    with pytest.raises(InputError, match="there are 2: give direction="):
+        al.error_law(head, tokens, 2, X)
+    with pytest.raises(InputError, match="error_law takes one query"):
+        al.error_law(head, tokens, 2, torch.stack([X, X]), E)
+    with pytest.raises(InputError, match="error_law takes one head at a time"):
+        al.error_law(al.Head(torch.ones(2, 1, 1).double()), al.Gaussian(dim=1), 2, [1.0])
+    with pytest.raises(InputError, match="only 6 are left to draw from"):
+        al.error_law(head, tokens, 7, X, E, sampling=al.Sampling(draw=al.Different()))
+    with pytest.raises(InputError, match="law with infinitely many keys"):
+        al.error_law(
+            al.Head([[1.0]]), al.Gaussian(dim=1), 2, [1.0], sampling=al.Sampling(draw=al.Different())
+        )
+    with pytest.raises(InputError, match=r"q must be a probability between 0 and 1, got 1\.0"):
+        al.error_law(head, tokens, 2, X, E).quantile(1.0)
+    with pytest.raises(InputError, match="scores of this query spread over"):
+        al.error_law(al.Head([[200.0]]), al.Gaussian(dim=1), 2, [1.0])

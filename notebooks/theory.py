@@ -18,10 +18,9 @@
 # %%
 # %matplotlib inline
 import torch
-from attnlimit.report.figures.convergence import convergence_figure
-from attnlimit.report.figures.curve import curve_figure
 
 import attnlimit as al
+from attnlimit.report.figures.curves import convergence_figure, curve_figure
 from attnlimit.report.figures.phase import phase_figure
 
 # %% [markdown]

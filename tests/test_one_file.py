@@ -42,7 +42,7 @@ class Triangular(Product):
         at = sphere_cgf(t.abs() / 2, 3)
         return 2 * at.cgf, at.ratio_over_r * t / 2, at.derivative / 2
 
-    def _nodes(self, reach, like):
+    def _nodes(self, reach, like, finer):
         x, w = (torch.as_tensor(part).to(like) for part in np.polynomial.legendre.leggauss(40 + int(8 * reach)))
         xi, mass = (1 + x) / 2, (w / 2) * (1 - x) / 2
         return torch.cat([-xi, xi]), torch.cat([mass, mass]).log()

@@ -131,7 +131,7 @@ def test_cite_and_version(run):
         (["curve", "--horizon", "1", "--method", "guess"], "--method must be exact or monte-carlo"),
         (["curve", "--A", "missing.npy"], "There is no file missing.npy"),
         (["curve", "--horizon", "1", "--plot", "c.gif", "--n", "10"], "written as .png, .pdf or .svg"),
-        (["curve", "--horizon", "0.1", "--measure", "laplace"], "no projected form"),
+        (["curve", "--horizon", "0.1", "--measure", "box", "--dim", "2"], "no projected form"),
         (["complexity", "--horizon", "1", "--rel-error", "1", "--abs-error", "1"], "not both"),
         (["bound", "--measure", "laplace", "--horizon", "1"], "bounded or sub-Gaussian tokens"),
     ],

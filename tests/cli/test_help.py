@@ -51,7 +51,7 @@ import sys
 sys.modules |= dict.fromkeys(["torch", "numpy", "scipy", "numba", "matplotlib"])
 from typer.testing import CliRunner
 from attnlimit.cli import app
-for words in ["--help"], ["--version"], ["--show-completion"], *([name, "-h"] for name in {COMMANDS}):
+for words in ["--help"], ["--version"], *([name, "-h"] for name in {COMMANDS}):
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 0, (words, told.output, told.exception)
 """

@@ -393,4 +393,4 @@ def test_bad_input():
     with pytest.raises(NotKnown, match="no projected form"):
         exact_error(al.Head(torch.ones(2, 2, **F64)), al.Box(2), 1, [[1.0, 1.0]])
     with pytest.raises(NotKnown, match="measure_convergence"):
-        exact_error(head, al.Laplace(1, 0.1), 1, [[1.0]])
+        exact_error(al.Head(torch.ones(2, 2, **F64)), al.Laplace(2, 0.1), 1, [[1.0, 1.0]])

@@ -46,7 +46,7 @@ def test_what_is_known_without_training_stands_beside_it_in_any_order_of_lengths
     assert part.solution is not None
     assert float(part.solution[1]) > float(part.solution[0]) > float(part.solution[2])
     assert part.to_dict()["long_prompt_constants"].keys() == {"softmax", "linear"}
-    assert repr(part).startswith("Comparison(t: softmax and linear attention, sgd, lr 0.1")
+    assert repr(part).startswith("Comparison(t: softmax attention, linear attention; sgd, lr 0.1")
     assert part.plot().axes[0].get_xlabel() == "prompt length L"
 
 

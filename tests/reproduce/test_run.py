@@ -158,7 +158,7 @@ def test_the_results_of_the_papers_in_order():
     ]
     papers += ["token-cloud", "icl-risk", "icl-trajectory", "gradient-concentration"]
     ours = ["sharp-rates", "phase-diagram", "uniform-constant", "moment-constant", "hardmax-log-rate"]
-    ours += ["gaussian-exact", "exact-law", "different-keys", "two-heads"]
+    ours += ["gaussian-exact", "exact-law", "different-keys", "two-heads", "faithfulness"]
     assert list(names()) == papers + ours
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
 import attnlimit as al
 from attnlimit.cli.common import AsJson, numbers, out, print_json, progress, table
 from attnlimit.cli.law_options import of_law
 from attnlimit.errors import InputError
-from attnlimit.exact import Complexity
+
+if TYPE_CHECKING:
+    from attnlimit.exact import Complexity
 
 
 @of_law()
@@ -61,6 +62,8 @@ def _least(head: al.Head, law: al.Measure, error: float, relative: bool, delta: 
     rel_error, abs_error = (error, None) if relative else (None, error)
     if delta is None:
         return al.sample_complexity(head, law, rel_error=rel_error, abs_error=abs_error)
+    import torch
+
     query, first = (torch.eye(size, dtype=torch.float64)[:1] for size in (head.query_dim, head.V.shape[-2]))
     return al.sample_complexity(
         head.along(first[0]), law, rel_error=rel_error, abs_error=abs_error, queries=query, delta=delta

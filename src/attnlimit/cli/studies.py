@@ -143,7 +143,7 @@ def _say(found: Findings, folder: Path) -> None:
         title = f"{found.study.name}: {found.done:,} of {found.total:,} tasks"
         differ = [k for k in range(len(told.columns)) if len({row[k] for row in told.rows}) > 1]
         rows = [[_cell(row[k]) for k in differ] for row in told.rows[:SHOWN]]
-        out.print(table(title, [told.columns[k] for k in differ], rows))
+        out.print(table(title, [told.columns[k] for k in differ], rows) if differ else title)
         same = [
             f"{name} {_cell(told.rows[0][k])}" for k, name in enumerate(told.columns) if k not in differ
         ]  # would only make the table too wide

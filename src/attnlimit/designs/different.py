@@ -133,6 +133,7 @@ def _few(rest: Rest) -> Moments:
     of them. Keys of equal score may come as one atom of several: each is then an atom of its own here.
     """
     atoms, kept, number = rest.key_by_key("Sets"), rest.kept, rest.number
+    whole = rest._replace(square_only=False)  # Σ_J w u is there in all directions
     tau = tau_grid(atoms, int(number.max()), kept)
     many = (atoms.log_mass.exp() * number).round()
     error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
@@ -148,7 +149,7 @@ def _few(rest: Rest) -> Moments:
         size = n.clamp_max(most).long()
         found = sums.gather(2, size[:, None, :, None].expand(-1, tau.shape[1], -1, sums.shape[-1]))
         scale = -log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
-        return _integrated(rest, tau, found * scale.exp()[..., None], n, stands_for)
+        return _integrated(whole, tau, found * scale.exp()[..., None], n, stands_for)
 
     return moments
 

@@ -100,6 +100,7 @@ class DrawnKeys:
 
     def enumerated(self) -> tuple[Tensor, Tensor] | None:
         """All errors in order with their probabilities, where there are few and values do not spread."""
+        log_weight = self.log_weight  # refuses scores that spread too widely
         atoms = self.atoms
         there = atoms.log_mass[0] > -torch.inf
         if (
@@ -109,7 +110,7 @@ class DrawnKeys:
             or _dense(atoms.nodes)
         ):
             return None
-        pairs = torch.stack([self.log_weight, self.error], 1)[there]
+        pairs = torch.stack([log_weight, self.error], 1)[there]
         pairs, place = pairs.unique(dim=0, return_inverse=True)
         mass = torch.zeros(len(pairs), dtype=pairs.dtype).index_add(0, place, atoms.log_mass[0][there].exp())
         weight, error = pairs[:, 0].exp(), pairs[:, 1]

@@ -169,7 +169,7 @@ def error_law(
     >>> from attnlimit import Gaussian, Head, error_law
     >>> law = error_law(Head([[2.0]]), Gaussian(dim=1), n=100, query=[1.0])
     >>> [round(value, 4) for value in law.interval(0.9)]
-    [-0.98, 0.1968]
+    [-0.8241, 0.5797]
     """
     if head.heads:
         raise InputError(f"error_law takes one head at a time, got {head!r}: use head.each().")

@@ -48,7 +48,7 @@ def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries
     >>> from attnlimit import Gaussian, Head
     >>> found = gradient_error(Head([[1.0]]), Gaussian(dim=1), [2, 10], [[1.0]])
     >>> found.scores, found.values
-    (tensor([[0.6625, 0.2452]], dtype=torch.float64), tensor([[1.0728, 0.2974]], dtype=torch.float64))
+    (tensor([[0.6625, 0.2453]], dtype=torch.float64), tensor([[1.0728, 0.2974]], dtype=torch.float64))
     """
     head.check_fits(measure)
     if head.heads:

@@ -315,7 +315,7 @@ def tuned(task: InContextTask, length: int, attention: Attention = "softmax") ->
     >>> from attnlimit.icl import LinearRegression
     >>> task = LinearRegression(5, noise=0.1)
     >>> [round(tuned(task, 100, attention)[1], 4) for attention in ("softmax", "opposite", "linear")]
-    [0.0793, 0.0305, 0.0305]
+    [0.0793, 0.0308, 0.0305]
     """
     task, length = regression(task, "tuned"), as_count(length, "length")
     as_one_of(attention, Attention, "attention")

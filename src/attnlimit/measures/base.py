@@ -192,7 +192,7 @@ class Measure(ABC):
         return None
 
     def _weights_there(self, a: Float[Tensor, " d"]) -> str:
-        tail = self.tail(a)
+        tail = self.tail(a.detach())
         if tail is None:
             return ""
         if tail.index == 0:

@@ -90,9 +90,12 @@ def _sums(
     tau: Float[Tensor, "m t"], atoms: Atoms | Condensed, fill: Callable[..., tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log E e^{−tw}, t E[w u e^{−tw}] and t² E[w²‖u‖² e^{−tw}]: products of matrices (τ × keys) and (keys × values)."""
-    keys = as_they_are(atoms, torch.ones_like(tau[:, :1])) if isinstance(atoms, Atoms) else atoms
+    one = torch.ones_like(tau[:, :1])
+    # the masses of atoms need not sum to 1: what is missing weighs nothing
+    keys, number = (
+        (as_they_are(atoms, one), one) if isinstance(atoms, Atoms) else (atoms, atoms.number.sum(1)[:, None])
+    )
     shrink, pull, push = fill(tau, keys.scores, keys.vector.dtype)
-    number = keys.number.sum(1)[:, None]
     phi = torch.log1p(((shrink @ keys.number[..., None])[..., 0] / number).clamp_min(-1.0)).clamp_min(-1e4)
     first = (pull @ keys.vector).double() / number[..., None]
     return phi, first, (push @ keys.square.to(push)[..., None])[..., 0].double() / number

@@ -213,7 +213,9 @@ class TestPrediction:
             lost = measure("causal-lm", chosen)
             predicted = answer.predict(chosen.entries)
             assert lost.is_like(predicted.value), (predicted, lost)
-        assert answer.terms(one.entries)[0].sum() == answer.terms(one.entries)[0][0, 1].sum()
+        terms = answer.terms(one.entries)[0]
+        assert bool((terms[0, 1] > 0).any())
+        assert int((terms.sum(2) > 0).sum()) == 1
 
     @pytest.mark.parametrize("kind", ["causal-lm", "encoder"])
     def test_not_with_the_gradients_of_other_queries(self, kind):

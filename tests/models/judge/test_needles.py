@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner
 
 from attnlimit.errors import InputError
@@ -271,10 +270,8 @@ def test_half_of_the_examples_is_solved(llama, known):
 
 
 def test_command_shows_needles_and_refuses_other_models(llama, known, monkeypatch, tmp_path):
-    from attnlimit.cli.verify import verify as command
+    from attnlimit.cli import app
 
-    app = typer.Typer()
-    app.command()(command)
     text, file, folder = (str(tmp_path / name) for name in ("text.txt", "budgets.json", "model"))
     (tmp_path / "text.txt").write_text(TEXTS[0], encoding="utf-8")
     for part in (llama.model, llama.tokenizer):
@@ -283,7 +280,7 @@ def test_command_shows_needles_and_refuses_other_models(llama, known, monkeypatc
     words = ["--budgets", file, "--text", text, "--needles", "--tokens", "120", "--windows", "1"]
     words += ["--seeds", "1", "--examples", "2"]
     monkeypatch.setattr("attnlimit.models.judge.NEEDLES", {"single": Single, "known": lambda: known})
-    done = CliRunner().invoke(app, [folder, *words])
+    done = CliRunner().invoke(app, ["verify", folder, *words])
     assert done.exit_code == 0, done.output
     shown = " ".join(done.output.split())
     assert "single needle: not solved by the full model (score 0.00): says nothing about budgets." in shown
@@ -292,6 +289,6 @@ def test_command_shows_needles_and_refuses_other_models(llama, known, monkeypatc
     bert = load(packaged_bert()).model
     layers = [bert.config.num_attention_heads] * bert.config.num_hidden_layers
     Budgets.uniform(layers, None).save(file)
-    refused = CliRunner().invoke(app, words)
+    refused = CliRunner().invoke(app, ["verify", *words])
     assert refused.exit_code == 2
     assert "The task 'single needle' is for models of kind 'causal-lm'" in " ".join(refused.stderr.split())

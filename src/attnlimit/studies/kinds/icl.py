@@ -234,7 +234,9 @@ def _said(one: Comparison) -> str:
     parts = []
     for name in one.runs:
         mean, low, high = (float(values[last]) for values in one.ending(name))
-        parts.append(f"{MODELS[one.runs[name].attention]}: risk {mean:.3g} ({low:.3g} to {high:.3g})")
+        parts.append(
+            f"{MODELS[one.runs[name].attention]} ends with risk {mean:.3g} ({low:.3g} to {high:.3g})"
+        )
         if name in one.predicted:
             parts[-1] += f", predicted {float(one.predicted[name][last]):.3g} without training"
     text = f"{one.name}: trained on prompts of {one.lengths[last]:,} tokens, {'; '.join(parts)}."

@@ -1,9 +1,10 @@
 """Doors: what is public takes what its annotations say, turned into just that, or says what is wrong with it.
 
-`@door` stands before a public function or class. At the first call the annotations become checks, which then cost some
-microseconds a call: numpy's and whole numbers become Python's, sequences become tuples where tuples are meant, names become
-dtypes and devices; arrays keep to the shapes of the annotation, letters alike meaning sizes alike. What an argument
-means, its range or that it fits another, is checked where it is used.
+`doors(__name__)` ends a package: whatever its `__all__` names checks its arguments from there on. At the first call the
+annotations become checks, which then cost some microseconds: numpy's and whole numbers become Python's, sequences
+become tuples where tuples are meant, names become dtypes; tensors keep to the shapes of the annotation, letters alike meaning
+sizes alike. What an argument means, its range or that it fits another, is checked by a function of `inputs`, named in
+the annotation (`Count` is `Annotated[int, as_count]`), or where it is used. Inside a package functions call each other without doors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from typing import (
     TypeVar,
     Union,
     Unpack,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -39,7 +39,6 @@ from attnlimit.errors import InputError, TooLarge
 from attnlimit.inputs import as_device, shown
 
 T = TypeVar("T")
-WORDS = "a word or text"
 NO: Any = object()
 """Said by a check whose kind of thing this is not."""
 Sizes = dict[str, tuple[int, str]]
@@ -47,72 +46,81 @@ Sizes = dict[str, tuple[int, str]]
 
 
 class Check(NamedTuple):
-    """take(value, name, sizes) is the value as it is meant, or NO, or raises where it is nearly right."""
+    """take(value, name, sizes) is the value as it is meant, or NO, or raises where a part of it is wrong."""
 
     what: str
     take: Callable[[Any, str, Sizes], Any]
     do: str = ""
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+def doors(package: str) -> None:
+    """Whatever `__all__` of the package names has a door from now on."""
+    here = sys.modules[package]
+    for name in here.__all__:
+        thing = getattr(here, name)
+        if isinstance(thing, FunctionType | type):
+            for place in (here, sys.modules[thing.__module__]):
+                setattr(place, name, door(thing))
 
 
 def door(thing: T) -> T:
     """The same function, or class, whose arguments are checked: of a class those of its constructor and public methods."""
     one: Any = thing
     if not isinstance(one, type):
-        return cast(T, _entered(one, inspect.signature(one)))
-    for name, member in list(vars(one).items()):
-        if name == "__init__":
-            setattr(one, name, _entered(member, inspect.signature(one), 1, one.__module__))
-        elif name == "__new__" and issubclass(one, tuple):
-            made = _entered(member.__func__, inspect.signature(one), 1, one.__module__)
-            setattr(one, name, staticmethod(made))
-        elif name.startswith("_") and name != "__call__":
-            continue
-        elif isinstance(member, classmethod | staticmethod):
-            own = int(isinstance(member, classmethod))
-            made = _entered(member.__func__, inspect.signature(member.__func__), own)
-            setattr(one, name, type(member)(made))
-        elif isinstance(member, FunctionType):
-            setattr(one, name, _entered(member, inspect.signature(member), 1))
+        return _entered(one, sys.modules[one.__module__], skip=0)
+    if issubclass(one, Exception) or hasattr(one, "model_fields"):  # pydantic has its own checks
+        return thing
+    for kind in one.__mro__:
+        if kind.__module__.startswith("attnlimit.") and not getattr(kind, "_is_protocol", False):
+            _enter_class(kind)
     return thing
 
 
-def _entered(function: F, signature: inspect.Signature, skip: int = 0, module: str | None = None) -> F:
-    """`skip` arguments, self or the class, are no one's to give."""
+def _enter_class(kind: type) -> None:
+    made = ("__new__", "__call__") if issubclass(kind, tuple) else ("__init__", "__call__")
+    homes = [sys.modules[one.__module__] for one in reversed(kind.__mro__)]
+    for name, member in list(vars(kind).items()):
+        function = getattr(member, "__func__", member)
+        if isinstance(function, FunctionType) and (name in made or not name.startswith("_")):
+            own = isinstance(member, staticmethod) and name != "__new__"
+            entered = _entered(function, *homes, skip=0 if own else 1)
+            setattr(kind, name, entered if function is member else type(member)(entered))
+
+
+def _entered(function: Any, *homes: Any, skip: int) -> Any:
+    """`skip` arguments, self or the class, are no one's to give; `homes` know the names in the annotations."""
+    if hasattr(function, "has_door"):
+        return function
     checks: dict[str, Check] = {}
-    places = [one.name for one in signature.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    if skip and module is None:
-        places = places[1:]
-    ready = False
+    places: list[str] = []
 
     @wraps(function)
     def through(*args: Any, **named: Any) -> Any:
-        nonlocal ready
-        if not ready:
-            checks.update(annotated(signature, module or inspect.unwrap(function).__module__))
-            ready = True
+        if not places:
+            parameters = list(inspect.signature(function).parameters.values())[skip:]
+            checks.update(checks_of(parameters, {k: v for home in homes for k, v in vars(home).items()}))
+            places.extend([one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD] or [""])
         sizes: Sizes = {}
-        given = args[skip:]
-        taken = [
-            _taken(checks[name], value, name, sizes) if name in checks else value
-            for name, value in zip(places, given, strict=False)
-        ]
+        given = list(args)
+        for place, name in enumerate(places[: len(args) - skip], skip):
+            if name in checks:
+                given[place] = _taken(checks[name], given[place], name, sizes)
         for name, value in named.items():
             if name in checks:
                 named[name] = _taken(checks[name], value, name, sizes)
         try:
-            return function(*args[:skip], *taken, *given[len(taken) :], **named)
+            return function(*given, **named)
         except (MemoryError, RuntimeError) as problem:
             if not _of_memory(problem):
                 raise
-            what = getattr(function, "__qualname__", "This").removesuffix(".__init__")
+            what = function.__qualname__.removesuffix(".__init__")
             raise TooLarge(
-                f"{what} needs more memory than there is ({_short(problem)}): use fewer numbers at once, or a larger machine."
+                f"{what} needs more memory than there is ({' '.join(str(problem).split())[:160] or 'MemoryError'}): "
+                "use fewer numbers at once, or a larger machine."
             ) from problem
 
-    return through  # type: ignore[return-value]
+    through.has_door = True  # type: ignore[attr-defined]
+    return through
 
 
 def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
@@ -123,222 +131,179 @@ def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
 
 
 def _of_memory(problem: BaseException) -> bool:
+    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
     return isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
-        words in str(problem)
-        for words in ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+        one in str(problem) for one in words
     )
 
 
-def _short(problem: BaseException) -> str:
-    return " ".join(str(problem).split())[:160] or type(problem).__name__
-
-
-# --- from annotations to checks -----------------------------------------------------------------------
-
-
-def annotated(signature: inspect.Signature, module: str) -> dict[str, Check]:
-    """The checks of the parameters; those that may be anything have none."""
-    names = vars(sys.modules[module])
-    found: dict[str, Check] = {}
-    for one in signature.parameters.values():
-        if one.annotation is one.empty or one.kind is one.VAR_POSITIONAL:
+def checks_of(parameters: Iterable[inspect.Parameter], names: dict[str, Any]) -> dict[str, Check]:
+    """From annotations to checks; what may be anything has none."""
+    hints: dict[str, Any] = {}
+    for one in parameters:
+        hint = one.annotation.__forward_arg__ if isinstance(one.annotation, ForwardRef) else one.annotation
+        try:
+            hint = eval(hint, names) if isinstance(hint, str) else hint
+        except NameError:  # known to type checkers alone
             continue
-        hint = _resolved(one.annotation, names)
-        if one.kind is one.VAR_KEYWORD:
-            options = (
-                get_type_hints(get_args(hint)[0], include_extras=True) if get_origin(hint) is Unpack else {}
-            )
-        else:
-            options = {one.name: hint}
-        checks = {name: check_of(kind) for name, kind in options.items()}
-        found.update({name: check for name, check in checks.items() if check is not None})
-    return found
-
-
-def _resolved(hint: Any, names: dict[str, Any]) -> Any:
-    text = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
-    try:
-        return eval(text, names) if isinstance(text, str) else text
-    except NameError:  # known to type checkers alone
-        return Any
+        if one.kind is one.VAR_KEYWORD and get_origin(hint) is Unpack:
+            hints.update(get_type_hints(get_args(hint)[0], include_extras=True))
+        elif one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) and hint is not one.empty:
+            hints[one.name] = hint
+    checks = {name: check_of(hint) for name, hint in hints.items()}
+    return {name: check for name, check in checks.items() if check is not None}
 
 
 def check_of(hint: Any) -> Check | None:
     """What a type asks of a value; None where that is nothing."""
     origin, inner = get_origin(hint), get_args(hint)
+    kind = origin or hint
     if origin is Annotated:
-        return next((_by(one) for one in inner[1:] if inspect.isfunction(one)), check_of(inner[0]))
-    if origin is Literal:
-        return Check(
-            f"one of {', '.join(map(str, inner))}",
-            lambda value, name, sizes: value if _among(value, inner) else NO,
-        )
+        own = next((one for one in inner[1:] if inspect.isfunction(one)), None)
+        return check_of(inner[0]) if own is None else Check("", lambda value, name, _: own(value, name))
     if origin in (Union, UnionType):
         return _union(inner)
-    if origin in PLAIN:
-        return PLAIN[origin](*inner)
-    if hint in PLAIN:
-        return PLAIN[hint]()
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return _shaped(hint)
-    kind = origin or hint
-    if not isinstance(kind, type) or kind in (object, Any) or getattr(kind, "_is_protocol", False):
+    if kind in PLAIN:
+        return Check(*PLAIN[kind])
+    if kind in MADE:
+        return MADE[kind](*inner)
+    if not isinstance(kind, type) or kind is object or getattr(kind, "_is_protocol", False):
         return None
-    return _instance(kind)
+    return _shaped(hint) if issubclass(kind, AbstractArray) else _instance(kind)
 
 
-def _by(function: Callable[[Any, str], Any]) -> Check:
-    """Annotated[int, as_count]: by a function of `inputs`, which has its own words."""
-    return Check("", lambda value, name, sizes: function(value, name))
-
-
-def _among(value: object, choices: tuple[object, ...]) -> bool:
-    return isinstance(value, str | int | NoneType) and value in choices
-
-
-def _union(members: tuple[Any, ...]) -> Check | None:
-    checks = [check_of(one) for one in members]
-    if any(check is None for check in checks):
-        return None
-    known = [check for check in checks if check is not None]
-    exact = tuple(one for one in members if one in (int, str, NoneType))
-    path = _path() if Path in members or os.PathLike in [get_origin(one) for one in members] else None
-    known.sort(key=lambda check: check.what == WORDS)  # names of something first
-
-    def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if path is not None and isinstance(value, str):
-            found = path.take(value, name, sizes)
-            return value if str in members else found
-        if type(value) in exact and not isinstance(value, str):
-            return value
-        nearly: InputError | None = None
-        for check in known:
-            try:
-                found = check.take(value, name, sizes)
-            except InputError as problem:
-                nearly = nearly or problem
-            else:
-                if found is not NO:
-                    return found
-        if nearly is not None:
-            raise nearly
-        return NO
-
-    return Check(_listed(members, known), take, " ".join(dict.fromkeys(one.do for one in known if one.do)))
-
-
-def _listed(members: tuple[Any, ...], checks: list[Check]) -> str:
-    numbers = {Tensor, np.ndarray} <= {one for one in members if isinstance(one, type)}
-    spare = {"a tensor", "a numpy array", "a sequence", "a number", "a whole number"} if numbers else set()
-    words = dict.fromkeys(one.what for one in checks if one.what not in spare)
-    if "a number" in words:
-        words.pop("a whole number", None)
-    if torch.Generator in members:
-        words = {word.replace("a whole number", "a seed (int)"): None for word in words}
-    listed = ["numbers (a tensor, an array, a list or one number)"] * numbers + list(words)
-    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} or {listed[-1]}"
+# --- plain kinds --------------------------------------------------------------------------------------
 
 
 def _scalar(value: Any) -> Any:
     """A number of numpy's or torch's as Python's."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 0):
-        return value.item() if not (isinstance(value, Tensor) and value.is_meta) else NO
+        return NO if getattr(value, "is_meta", False) else value.item()
     return value
 
 
-def _whole() -> Check:
+def _whole(value: Any, *_: object) -> Any:
+    if type(value) is int:
+        return value
+    value = _scalar(value)
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole and not isinstance(value, bool) else NO
+
+
+def _real(value: Any, *_: object) -> Any:
+    value = _scalar(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308
+    return float(value) if number else NO
+
+
+def _path(value: Any, *_: object) -> Any:
+    return Path(value) if isinstance(value, str | os.PathLike) and "\0" not in os.fspath(value) else NO
+
+
+def _dtype(value: Any, *_: object) -> Any:
+    found = getattr(torch, value.removeprefix("torch."), NO) if isinstance(value, str) else value
+    return found if isinstance(found, torch.dtype) else NO
+
+
+def _function(value: Any, *_: object) -> Any:
+    return value if callable(value) and not isinstance(value, type) else NO
+
+
+def _iterable(value: Any, *_: object) -> Any:
+    return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else NO
+
+
+WORDS = "a word or text"
+PLAIN: dict[Any, tuple[str, Callable[..., Any]] | tuple[str, Callable[..., Any], str]] = {
+    int: ("a whole number", _whole),
+    float: ("a finite number", _real),
+    bool: ("True or False", lambda value, *_: bool(value) if isinstance(value, bool | np.bool_) else NO),
+    str: (WORDS, lambda value, *_: str(value) if isinstance(value, str) else NO),
+    NoneType: ("None", lambda value, *_: value if value is None else NO),
+    Path: ("a path", _path),
+    os.PathLike: ("a path", _path),
+    torch.dtype: ("a dtype of torch", _dtype, "Such are torch.float64 and torch.float32."),
+    torch.device: ("", lambda value, name, _: as_device(value, name)),
+    Tensor: ("a tensor", lambda value, *_: value if isinstance(value, Tensor) else NO),
+    np.ndarray: ("a numpy array", lambda value, *_: value if isinstance(value, np.ndarray) else NO),
+    Callable: ("a function", _function),
+    Iterable: ("an iterable", _iterable),
+}
+"""A type, its words, and the value as it is meant; whatever else is a class asks for one of it."""
+
+# --- kinds made of others -----------------------------------------------------------------------------
+
+
+def _one_of(*choices: object) -> Check:
+    def take(value: Any, *_: object) -> Any:
+        return value if isinstance(value, str | int | NoneType) and value in choices else NO
+
+    return Check(f"one of {', '.join(map(str, choices))}", take)
+
+
+def _union(members: tuple[Any, ...]) -> Check | None:
+    """The first that takes the value as it is, else the first that takes it; names of something come before words."""
+    checks = [check for check in map(check_of, members) if check is not None]
+    if len(checks) < len(members):
+        return None
+    checks.sort(key=lambda check: check.what == WORDS)
+    keep = Path in members and str in members
+
     def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if type(value) is int:
-            return value
-        value = _scalar(value)
-        if isinstance(value, float) and not value.is_integer():
-            raise InputError(f"{name} must be a whole number, got {value!r}.")
-        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else NO
+        wrong: InputError | None = None
+        first = NO
+        for check in checks:
+            try:
+                found = check.take(value, name, sizes)
+            except InputError as problem:
+                wrong = wrong or problem
+                continue
+            if found is value:
+                return value
+            first = found if first is NO else first
+        if first is NO and wrong is not None:
+            raise wrong
+        return value if keep and isinstance(first, Path) else first
 
-    return Check("a whole number", take)
-
-
-def _real() -> Check:
-    def take(value: Any, name: str, sizes: Sizes) -> Any:
-        value = _scalar(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return NO
-        if not -1e308 < value < 1e308:
-            raise InputError(f"{name} must be a finite number, got {shown(value)}.")
-        return float(value)
-
-    return Check("a number", take)
+    return Check(_listed(members, checks), take, " ".join(dict.fromkeys(one.do for one in checks if one.do)))
 
 
-def _truth() -> Check:
-    return Check(
-        "True or False", lambda value, name, sizes: bool(value) if isinstance(value, bool | np.bool_) else NO
-    )
-
-
-def _words() -> Check:
-    return Check(WORDS, lambda value, name, sizes: str(value) if isinstance(value, str) else NO)
-
-
-def _nothing() -> Check:
-    return Check("None", lambda value, name, sizes: None if value is None else NO)
-
-
-def _path(*_: object) -> Check:
-    def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if not isinstance(value, str | os.PathLike):
-            return NO
-        if "\0" in os.fspath(value):
-            raise InputError(f"{name} must be the name of a file or folder, got {value!r}.")
-        return Path(value)
-
-    return Check("a path", take)
-
-
-def _dtype() -> Check:
-    def take(value: Any, name: str, sizes: Sizes) -> Any:
-        found = getattr(torch, value.removeprefix("torch."), NO) if isinstance(value, str) else value
-        return found if isinstance(found, torch.dtype) else NO
-
-    return Check("a dtype of torch", take, "Such are torch.float64 and torch.float32.")
-
-
-def _device() -> Check:
-    return Check("", lambda value, name, sizes: as_device(value, name))
-
-
-def _callable(*_: object) -> Check:
-    return Check(
-        "a function",
-        lambda value, name, sizes: value if callable(value) and not isinstance(value, type) else NO,
-    )
+def _listed(members: tuple[Any, ...], checks: list[Check]) -> str:
+    words = list(dict.fromkeys(one.what for one in checks))
+    if Tensor in members and np.ndarray in members:
+        spare = ("a tensor", "a numpy array", "a sequence", "a finite number", "a whole number")
+        words = ["numbers (a tensor, an array, a list or one number)", *(w for w in words if w not in spare)]
+    if "a finite number" in words and "a whole number" in words:
+        words.remove("a whole number")
+    if torch.Generator in members:
+        words = ["a seed (int)" if word == "a whole number" else word for word in words]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _many(kind: type, *inner: Any) -> Check:
     """Sequences, of things alike or (tuple[A, B]) each of its own."""
-    alike = not inner or len(inner) == 1 or inner[-1] is Ellipsis
-    checks = [check_of(one) for one in inner if one is not Ellipsis]
-    first = checks[0] if checks else None
+    alike = len(inner) < 2 or inner[-1] is Ellipsis
+    checks = [check_of(one) for one in inner if one is not Ellipsis] or [None]
+    first = checks[0]
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
         if isinstance(value, np.ndarray | Tensor) and first is not None:
-            if value.ndim == 0 or (isinstance(value, Tensor) and value.is_meta):
-                return NO
-            value = value.tolist()
+            value = NO if value.ndim == 0 or getattr(value, "is_meta", False) else value.tolist()
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             return NO
         if not alike and len(value) != len(checks):
             raise InputError(f"{name} must have {len(checks)} parts, got {shown(value)}.")
-        each = [first] * len(value) if alike else checks
-        if kind is tuple and alike and name.isidentifier():
+        if alike and kind is tuple and name.isidentifier():
             _bind(name, len(value), name, sizes)
-        if first is None and alike:
-            return tuple(value) if kind is tuple and type(value) is not tuple else value
+        if alike and first is None:
+            return tuple(value) if kind is tuple else value
         found = [
             one if check is None else _taken(check, one, f"{name}[{place}]", sizes)
-            for place, (check, one) in enumerate(zip(each, value, strict=True))
+            for place, (check, one) in enumerate(
+                zip(checks * len(value) if alike else checks, value, strict=True)
+            )
         ]
-        if isinstance(value, tuple) and all(map(_same, found, value)):
+        if all(one is other for one, other in zip(found, value, strict=True)) and isinstance(value, kind):
             return value
         return tuple(found) if kind is tuple else found
 
@@ -346,59 +311,54 @@ def _many(kind: type, *inner: Any) -> Check:
     return Check(what, take, "" if first is None else first.do)
 
 
-def _same(one: object, other: object) -> bool:
-    return one is other
-
-
 def _mapping(*inner: Any) -> Check:
     checks = [check_of(one) for one in inner]
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if not isinstance(value, Mapping):
-            return NO
-        for key, one in value.items():
+        for key, one in value.items() if isinstance(value, Mapping) else ():
             for check, part in zip(checks, (key, one), strict=False):
                 if check is not None:
                     _taken(check, part, f"{name}[{key!r}]", sizes)
-        return value
+        return value if isinstance(value, Mapping) else NO
 
     return Check("a mapping (dict)", take)
 
 
-def _iterable(*_: object) -> Check:
-    return Check(
-        "an iterable",
-        lambda value, name, sizes: (
-            value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else NO
-        ),
-    )
+MADE: dict[Any, Callable[..., Check]] = {
+    Literal: _one_of,
+    Sequence: lambda *inner: _many(Sequence, *inner),
+    list: lambda *inner: _many(list, *inner),
+    tuple: lambda *inner: _many(tuple, *inner),
+    Mapping: _mapping,
+    dict: _mapping,
+}
 
 
 def _shaped(hint: Any) -> Check:
     """Float[Tensor, "n d"]: dtype, number of axes and sizes."""
     dims = hint.dim_str.split()
     spread = next((k for k, dim in enumerate(dims) if dim.startswith(("*", "...", "#*"))), None)
-    dtypes = (
-        frozenset(f"torch.{name}" for name in hint.dtypes) if isinstance(hint.dtypes, tuple | list) else None
-    )
+    some = isinstance(hint.dtypes, tuple | list)
+    dtypes = {f"torch.{name}" for name in hint.dtypes} if some else set()
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if not isinstance(value, Tensor) or (dtypes is not None and str(value.dtype) not in dtypes):
+        if not isinstance(value, Tensor) or (some and str(value.dtype) not in dtypes):
             return NO
         shape = value.shape
         if len(shape) < len(dims) - (spread is not None) or (spread is None and len(shape) > len(dims)):
             return NO
-        fixed = [*zip(dims[:spread], shape, strict=False)]
-        if spread is not None and (after := dims[spread + 1 :]):
-            fixed += zip(after, shape[-len(after) :], strict=True)
+        after = [] if spread is None else dims[spread + 1 :]
+        fixed = [
+            *zip(dims[:spread], shape, strict=False),
+            *zip(after, shape[len(shape) - len(after) :], strict=True),
+        ]
         for dim, size in fixed:
             _bind(dim, size, name, sizes)
         return value
 
-    what = (
-        f"a tensor of shape ({', '.join(dims)}){'' if dtypes is None else f', {hint.dtype.__name__.lower()}'}"
+    return Check(
+        f"a tensor of shape ({', '.join(dims)}){f', {hint.dtype.__name__.lower()}' if some else ''}", take
     )
-    return Check(what, take)
 
 
 def _bind(dim: str, size: int, name: str, sizes: Sizes) -> None:
@@ -411,55 +371,17 @@ def _bind(dim: str, size: int, name: str, sizes: Sizes) -> None:
 
 def _instance(kind: type) -> Check:
     name = "torch.Generator" if kind is torch.Generator else kind.__name__
-    article = "an" if name[0] in "AEIO" else "a"
-
-    def take(value: Any, name: str, sizes: Sizes) -> Any:
-        return value if isinstance(value, kind) else NO
-
-    return Check(f"{article} {name}", take, _recipe(kind))
+    what = f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+    return Check(what, lambda value, *_: value if isinstance(value, kind) else NO, _recipe(kind))
 
 
 def _recipe(kind: type) -> str:
     """How to make one."""
-    if isinstance(own := vars(kind).get("made_by"), str):
-        return own
-    if kind.__module__.partition(".")[0] != "attnlimit":
-        return ""
+    if "made_by" in vars(kind) or not kind.__module__.startswith("attnlimit."):
+        return vars(kind).get("made_by", "")
     if inspect.isabstract(kind):
-        kinds: list[type] = type.__subclasses__(kind)
-        some = [
-            one.__name__ for one in kinds if not (one.__name__.startswith("_") or inspect.isabstract(one))
-        ]
-        return f"Such are {', '.join(some)}." if some else ""
+        kinds = [one for one in type.__subclasses__(kind) if not inspect.isabstract(one)]
+        some = ", ".join(one.__name__ for one in kinds if not one.__name__.startswith("_"))
+        return f"Such are {some}." if some else ""
     wanted = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
     return f"Make one with {kind.__name__}({', '.join(one.name for one in wanted if one.kind is not one.VAR_KEYWORD)})."
-
-
-def _tensor() -> Check:
-    return Check("a tensor", lambda value, name, sizes: value if isinstance(value, Tensor) else NO)
-
-
-def _array(*_: object) -> Check:
-    return Check("a numpy array", lambda value, name, sizes: value if isinstance(value, np.ndarray) else NO)
-
-
-PLAIN: dict[Any, Callable[..., Check]] = {
-    int: _whole,
-    float: _real,
-    bool: _truth,
-    str: _words,
-    NoneType: _nothing,
-    Path: _path,
-    os.PathLike: _path,
-    torch.dtype: _dtype,
-    torch.device: _device,
-    Tensor: _tensor,
-    np.ndarray: _array,
-    Callable: _callable,
-    Sequence: lambda *inner: _many(list, *inner),
-    list: lambda *inner: _many(list, *inner),
-    tuple: lambda *inner: _many(tuple, *inner),
-    Mapping: _mapping,
-    dict: _mapping,
-    Iterable: _iterable,
-}

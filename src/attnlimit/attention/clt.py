@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.attention.linear import LinearHead
-from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.inputs import Array, as_count
 from attnlimit.measures.base import Measure
@@ -74,7 +73,6 @@ class CLT:
         return factor
 
 
-@door
 def clt(head: Head, measure: Measure, x: Array) -> CLT:
     """C(a) = e^{D(a)} V[Cov_{2a} + δδᵀ]Vᵀ with D(a) = Λ(2a) − 2Λ(a), δ = ∇Λ(2a) − ∇Λ(a), a = Ax.
 

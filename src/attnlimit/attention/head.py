@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float, as_points, as_positive
 from attnlimit.measures.base import Measure
@@ -30,7 +29,6 @@ class Factors:
     value_bias: Float[Tensor, "... dv"] | None = None
 
 
-@door
 class Head:
     """Softmax attention with score yᵀA x of key y for query x, and value V y (V None: the identity):
 

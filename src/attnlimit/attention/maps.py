@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Empirical, Measure
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from attnlimit.attention.head import Head
 
 
-@door
 class Map:
     """x ↦ V y(x) + b_v for some mean y(x) of the tokens."""
 
@@ -66,7 +64,6 @@ class HardmaxMap(Map):
         return self.measure.top(self.head.score_vector(x))
 
 
-@door
 class AttentionMap(Map):
     """A map that is differentiable in x, A and V, through y(x) and C(x) = V Cov_a(value, key):
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from attnlimit.attention.blocks import Tokens, blocks, cut, opened
 from attnlimit.attention.head import Head
 from attnlimit.attention.linear import LinearHead
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.arrays import RowFile
 from attnlimit.inputs import Array, as_count, as_counts
@@ -17,7 +16,6 @@ from attnlimit.measures.empirical import Empirical
 from attnlimit.numerics.softmax import Partial, attend, merge
 
 
-@door
 def stream(head: Head, tokens: Tokens, queries: Array, *, block: int | None = None) -> Tensor:
     """head(all tokens)(queries), one block of keys at a time, merged exactly by running log-sum-exp:
 
@@ -42,7 +40,6 @@ def stream(head: Head, tokens: Tokens, queries: Array, *, block: int | None = No
     return _outputs(head, state.mean, x)
 
 
-@door
 def prefixes(
     head: Head, tokens: Tokens, n: int | Array, queries: Array | None = None, *, block: int | None = None
 ) -> Iterator[tuple[int, Tensor]]:

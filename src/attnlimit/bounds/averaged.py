@@ -24,13 +24,11 @@ from attnlimit.bounds.hypotheses import (
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.mean_square import light_square
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, as_count, as_generator
 from attnlimit.measures import Measure
 
 
-@door
 def averaged(
     head: Head,
     law: Measure,

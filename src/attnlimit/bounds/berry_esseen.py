@@ -11,7 +11,6 @@ from torch import Tensor
 from attnlimit.attention import Head, clt
 from attnlimit.bounds.hypotheses import FRESH, IID, check_finite, check_head, token_counts
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.inputs import Array, as_points
 from attnlimit.measures import Measure
 
@@ -20,7 +19,6 @@ C = 0.4748
 Z = torch.linspace(0, 7, 10_001, dtype=torch.float64)
 
 
-@door
 def berry_esseen(head: Head, law: Measure, x: Array, n: object, direction: Array | None = None) -> Bound:
     """sup_z |P(√n eᵀ(Γ_n(x) − Γ(x)) ≤ τz) − Φ(z)| ≤ value, τ² = eᵀ(central limit covariance)e,
 

@@ -10,14 +10,12 @@ from torch import Tensor
 from attnlimit.attention import Head
 from attnlimit.bounds.hypotheses import FRESH, IID, check_delta, check_head, radii
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, as_positive
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.softmax import SCORES_AT_ONCE
 
 
-@door
 def empirical(
     head: Head,
     tokens: Measure,

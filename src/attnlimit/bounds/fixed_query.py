@@ -12,12 +12,10 @@ from attnlimit.bounds.concentration import bernstein, hoeffding, mean_shortfall
 from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, check_delta, radii, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 
 
-@door
 def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:
     """‖Γ_n(x) − Γ(x)‖ ≤ U min(1, e^{M−m} √(2 log(2/δ)/n), Bernstein) with probability ≥ 1 − δ, U = R_V + ‖Γ(x)‖,
 

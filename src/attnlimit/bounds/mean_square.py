@@ -11,12 +11,10 @@ from attnlimit.attention import Head, clt
 from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, log_chi2, radii, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 
 
-@door
 def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:
     """E‖Γ_n(x) − Γ(x)‖² ≤ 4R_V² min(1, e^{D(Ax)}/n),   D(a) = Λ(2a) − 2Λ(a)     [agapiou2017importance, Thm 2.1].
 

@@ -17,12 +17,10 @@ from attnlimit.bounds.hypotheses import (
     token_counts,
 )
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 
 
-@door
 def observed_chi2(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:
     """|log(n Σp²) − D(a)| ≤ value with probability ≥ 1 − δ, p the attention weights of n tokens, D = Λ(2a) − 2Λ(a).
 

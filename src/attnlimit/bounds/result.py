@@ -9,11 +9,9 @@ from types import MappingProxyType
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.files.records import finite
 
 
-@door
 @dataclass(frozen=True, eq=False)
 class Bound:
     """error ≤ value, where `kind` says which error and in which sense."""

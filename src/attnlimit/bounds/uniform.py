@@ -20,7 +20,6 @@ from attnlimit.bounds.hypotheses import (
 )
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails, kernel_grid, log_kernel_moment
 from attnlimit.bounds.result import Bound
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_positive
 from attnlimit.measures import Measure
@@ -32,7 +31,6 @@ _FORMULAS = {
 }
 
 
-@door
 def uniform(
     head: Head,
     law: Measure,

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, uniform
-from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 
 
-@door
 @dataclass(frozen=True)
 class Block(Draw):
     """n neighbours, starting at a uniformly random place among the N − n + 1 possible.

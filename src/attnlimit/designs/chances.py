@@ -10,13 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, uniform
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
-@door
 @dataclass(frozen=True)
 class Chances(Draw):
     """Key j with probability π_j = min(1, c·sizes_j), Σ π_j = n, weighing 1/π_j times, given that some key is drawn.

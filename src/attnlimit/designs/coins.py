@@ -13,7 +13,6 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned, uniform
-from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
@@ -21,7 +20,6 @@ from attnlimit.numerics.condensed import Condensed, condensed
 from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
-@door
 @dataclass(frozen=True)
 class Coins(Draw):
     """Each key independently with probability n/R, R their number, so about n of them (Bernoulli subsampling); all coins are thrown

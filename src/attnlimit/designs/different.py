@@ -33,7 +33,6 @@ from torch import Tensor
 
 from attnlimit.designs.coins import CoinSums, coin_sums
 from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned
-from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import FINE, ROUGH, Precision
 from attnlimit.numerics.compiled import has_numba, run_compiled
@@ -60,7 +59,6 @@ Found = Tensor
 """C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, (m, t, k, 2 + p)."""
 
 
-@door
 @dataclass(frozen=True)
 class Different(Draw):
     """A uniformly random set of n different keys."""

@@ -11,7 +11,6 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, turned
-from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.laplace import transforms
@@ -20,7 +19,6 @@ TURN, SHARP = 1.1, 3.7
 """Phase between neighbouring nodes of a density at which half of them is left out, and how quickly more are."""
 
 
-@door
 @dataclass(frozen=True)
 class Independent(Draw):
     """n independent uniform keys: the same one may come twice. Tokens of a law are drawn so."""

@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 
 
-@door
 @dataclass(frozen=True, kw_only=True)
 class Kept:
     """Which keys every query keeps besides those it samples: its own token, the first `sinks` tokens, the `window`

@@ -9,13 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, uniform
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
-@door
 @dataclass(frozen=True)
 class Neyman(Draw):
     """n_h different keys of stratum h, n_h ∝ N_h S_h (at least one, at most all N_h), each weighing N_h/n_h times.

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw
-from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 
 
-@door
 @dataclass(frozen=True)
 class Prefix(Draw):
     """The first n keys in the text's own order; nothing is random."""

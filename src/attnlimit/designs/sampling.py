@@ -12,7 +12,6 @@ from attnlimit.designs.draw import Draw
 from attnlimit.designs.independent import Independent
 from attnlimit.designs.kept import Kept
 from attnlimit.discover import built, record, subclasses
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 
 WEIGHTS = ("plain", "rest")
@@ -24,7 +23,6 @@ def draws() -> dict[str, type[Draw]]:
     return {one.name: one for one in found}
 
 
-@door
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """What a query always keeps, how it draws n of the others, and what a drawn key weighs: as it is ("plain"), or for

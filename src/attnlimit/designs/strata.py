@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, uniform
-from attnlimit.doors import door
 from attnlimit.inputs import Count, Rising
 
 
-@door
 @dataclass(frozen=True)
 class Strata(Draw):
     """One random key in each of n strata of neighbours, whose sizes differ by at most one. Not nested."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.curve import query_average
 from attnlimit.exact.error_law import ErrorLaw, along, law_at
@@ -55,7 +54,6 @@ class Complexity(Recorded):
         return "more than 10^12" if self.n is None else f"{self.n:,}"
 
 
-@door
 def sample_complexity(
     head: Head,
     measure: Measure,

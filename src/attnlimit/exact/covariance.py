@@ -13,7 +13,6 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare
@@ -47,7 +46,6 @@ class ErrorCovariance:
         return f"ErrorCovariance({shape}, n = {self.n[0]} … {self.n[-1]}, {self.method})"
 
 
-@door
 def error_covariance(
     head: Head,
     measure: Measure,

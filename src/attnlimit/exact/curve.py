@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import prepare
 from attnlimit.inputs import as_counts
@@ -38,7 +37,6 @@ class Averages(NamedTuple):
     """E_x (E‖Γ_n − Γ‖²)^{1/2}"""
 
 
-@door
 def curve(head: Head, law: Measure, n: int | Sequence[int], statistic: str = "rms") -> ErrorCurve:
     """(E_x E‖Γ_n(x) − Γ(x)‖²)^{1/2} for fresh queries x ~ law; "mean_rms": E_x (E‖Γ_n(x) − Γ(x)‖²)^{1/2}.
 

@@ -14,7 +14,6 @@ from attnlimit.designs import Kept, Neyman, Sampling
 from attnlimit.designs.chances import chance_moments
 from attnlimit.designs.draw import Rest
 from attnlimit.designs.neyman import neyman_strata
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import rest_of
@@ -48,7 +47,6 @@ class DesignErrors(Recorded):
         return (self.uniform / self.given).log() / (self.uniform / self.best).log()
 
 
-@door
 def design_errors(
     head: Head,
     measure: Measure,

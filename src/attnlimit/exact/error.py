@@ -13,7 +13,6 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.prepare import MOST_TOKENS, prepare
@@ -23,7 +22,6 @@ from attnlimit.measures import Measure
 from attnlimit.rates.error_curve import ErrorCurve
 
 
-@door
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactError(Recorded, Drawn):
     """E‖Γ_n(x) − Γ(x)‖² for each query and n, without Monte Carlo. The mean (not square) error has no such
@@ -64,7 +62,6 @@ class ExactError(Recorded, Drawn):
         )
 
 
-@door
 def exact_error(
     head: Head,
     measure: Measure,

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.error import as_sizes, exact_error
 from attnlimit.inputs import Array
@@ -38,7 +37,6 @@ class GradientError:
         return {"n": list(self.n), **arrays, "method": self.method}
 
 
-@door
 def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries: Array) -> GradientError:
     """E‖V(C_n − C)‖_F² ‖x‖² and E‖ȳ_n − ȳ‖² for n independent keys of a Gaussian law or a population.
 

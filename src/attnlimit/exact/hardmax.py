@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.files.records import Recorded
@@ -50,7 +49,6 @@ class HardmaxError(Recorded):
         return f"HardmaxError({len(self.top)} queries, n = {self.n[0]} … {self.n[-1]}, {self.method})"
 
 
-@door
 def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Array) -> HardmaxError:
     """E‖V(y_max − y*)‖² = ∫ n F^{n−1} E[‖V(y − y*)‖² | F] dF, y_max the key of largest score aᵀy among n.
 
@@ -94,7 +92,6 @@ class GaussianMaximum(Recorded):
         return f"GaussianMaximum(n = {self.n[0]} … {self.n[-1]}, {self.method})"
 
 
-@door
 def gaussian_maximum(n: int | Sequence[int]) -> GaussianMaximum:
     """E max and Var max of n standard normals, ∫ n Φ^{n−1} g dΦ: √(2 log n) to first order, and slowly so.
 

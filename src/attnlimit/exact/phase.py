@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
@@ -61,7 +60,6 @@ class PhaseDiagram(Recorded, Drawn):
         return f"PhaseDiagram({self.law}, {len(self.kappa)} κ × {len(self.n)} n, {self.method})"
 
 
-@door
 def phase_diagram(
     law: Measure, kappa: Array, n: int | Sequence[int], *, direction: Array | None = None
 ) -> PhaseDiagram:

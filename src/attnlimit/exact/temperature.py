@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
 from attnlimit.inputs import Array, as_count, as_float, as_positive
@@ -28,7 +27,6 @@ TIE = 1e-6
 """Relative difference in mean square error below which hardmax is said to be as good."""
 
 
-@door
 @dataclass(frozen=True)
 class Schedule:
     """κ(n) = γ (log n)^p n^q: how sharp n keys are attended to. Call it with n."""
@@ -104,7 +102,6 @@ class HardmaxGap:
         return {"n": list(self.n), "kappa": kappa, **arrays, "method": self.method}
 
 
-@door
 def hardmax_gap(head: Head, law: Measure, kappa: Kappa, n: int | Sequence[int], queries: Array) -> HardmaxGap:
     """E‖Γ_{κ,n} − V y*‖² = E‖Γ_{κ,n} − Γ_κ‖² + 2⟨E Γ_{κ,n} − Γ_κ, Γ_κ − V y*⟩ + ‖Γ_κ − V y*‖², in one integral.
 
@@ -149,7 +146,6 @@ def _gap(head: Head, law: Measure, kappa: float, sizes: list[int], x: Tensor) ->
     return torch.cat(squares), torch.cat(biases)
 
 
-@door
 def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array) -> HardmaxGap:
     """For each n, the κ that minimises the mean over the queries of E‖Γ_{κ,n} − V y*‖², and that error.
 

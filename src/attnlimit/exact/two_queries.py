@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention.head import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.exact.error import as_sizes
 from attnlimit.inputs import Array
@@ -48,7 +47,6 @@ class TwoQueries:
         return {"n": list(self.n), "covariance": self.covariance.tolist(), "method": self.method}
 
 
-@door
 def two_query_covariance(
     head: Head, measure: Measure, n: int | Sequence[int], x: Array, other: Array
 ) -> TwoQueries:
@@ -87,7 +85,6 @@ def limit_covariance(head: Head, measure: Measure, x: Array, other: Array) -> Fl
     return scale * head.read_linear(half.mT.contiguous()).mT
 
 
-@door
 def mean_output_error(
     head: Head, measure: Measure, n: int | Sequence[int], queries: Array | None = None
 ) -> ErrorCurve:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.attention.linear import LinearHead
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
@@ -25,7 +24,6 @@ from attnlimit.rates import ErrorCurve, PowerFit, fit_power
 from attnlimit.sampling import Convergence
 
 
-@door
 @dataclass(frozen=True)
 class Loss:
     """ "squared": ½(prediction − target)²; "logistic": log(1 + e^{−target·prediction}), targets ±1."""
@@ -80,7 +78,6 @@ LENGTHS = tuple(2**k for k in range(4, 13))
 POPULATION, QUERIES, SEED = 2**16, 128, 2512_11787
 
 
-@door
 @dataclass(frozen=True, kw_only=True)
 class Trials:
     """How often a prompt is drawn, and how many fresh queries it is asked each time, of which law."""
@@ -99,7 +96,6 @@ class Trials:
             )
 
 
-@door
 @dataclass(frozen=True, eq=False, repr=False)
 class Concentration(Drawn):
     """Errors against prompt length, by name: output, A, V and, with a loss, loss_A and loss_V."""
@@ -158,7 +154,6 @@ class Concentration(Drawn):
         return {**record(self), "fits": fits}
 
 
-@door
 def concentration(
     head: Head,
     prompt_law: Measure,

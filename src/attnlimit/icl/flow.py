@@ -14,7 +14,6 @@ from jaxtyping import Float
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import AttnlimitError, InputError, LimitDoesNotExist
 from attnlimit.files.records import Recorded
@@ -45,7 +44,6 @@ class Diverged(AttnlimitError, ArithmeticError):
         self.norm = norm
 
 
-@door
 @dataclass(frozen=True, eq=False, repr=False)
 class WeightPath(Recorded, Drawn):
     """Weights, risk and gradient norm at each time (flow) or after each step size × steps (descent)."""
@@ -103,7 +101,6 @@ class WeightPath(Recorded, Drawn):
         )
 
 
-@door
 def flow(
     task: InContextTask,
     theta0: Theta | None = None,
@@ -174,7 +171,6 @@ def flow(
     return _gathered(task, parts, solved.t.tolist(), points, how, words)
 
 
-@door
 def descend(
     task: InContextTask, theta0: Theta, *, step_size: float | int, steps: int, record_every: int | None = None
 ) -> WeightPath:

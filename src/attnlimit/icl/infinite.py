@@ -12,13 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks import InContextTask, LinearRegression, Prompts
 from attnlimit.inputs import Array, as_float, as_generator, as_positive, shown
 
 
-@door
 class Weights(NamedTuple):
     """Score matrix U and value matrix V, both D×D."""
 
@@ -30,7 +28,6 @@ class Weights(NamedTuple):
         return self
 
 
-@door
 class Block(NamedTuple):
     """U = [[A, 0], [0, 0]] and V = [[0, 0], [0, b]]: infinite-prompt regression predicts b wᵀΣA x_q."""
 
@@ -80,7 +77,6 @@ def regression(task: InContextTask, what: str) -> LinearRegression:
     return task
 
 
-@door
 def balanced(
     task: InContextTask, scale: float | int = 0.1, generator: torch.Generator | int | None = None
 ) -> Block:
@@ -103,7 +99,6 @@ DRAWS, SEED = 4096, 2512_11786
 Flat = Float[Tensor, " k"]
 
 
-@door
 def infinite_predictions(
     task: InContextTask, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"], prompts: Prompts
 ) -> Float[Tensor, "*models B *k"]:
@@ -113,7 +108,6 @@ def infinite_predictions(
     return task.read(task.tilted_mean(prompts.vector, a) @ V.mT)
 
 
-@door
 def infinite_risk(task: InContextTask, U: Array, V: Array) -> Float[Tensor, "*models"]:
     """R(U, V) = E_{w, query} loss(read(V ∇Λ_w(U query)), target), shape (*models,) for U, V (*models, D, D).
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Theta
 from attnlimit.inputs import Count, as_count, as_counts, as_one_of, as_positive
@@ -74,7 +73,6 @@ RULES: dict[str, Rule] = {
 }
 
 
-@door
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """`steps` steps, each with the gradient of the mean loss of `batch` fresh prompts.
@@ -137,7 +135,6 @@ class Optimizer:
         )
 
 
-@door
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What is reported along training.
@@ -176,7 +173,6 @@ class Evaluation:
         return tuple(sorted(given | {0, last}))
 
 
-@door
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Start:
     """Where training starts, all lengths alike: as many times as there are `seeds`, which share nothing else.
@@ -195,7 +191,6 @@ class Start:
         object.__setattr__(self, "seeds", as_count(self.seeds, "seeds"))
 
 
-@door
 @dataclass(frozen=True, kw_only=True)
 class Saving:
     """What is kept and told while training.

@@ -16,7 +16,6 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.exact import exact_error
 from attnlimit.files.records import Recorded, record
@@ -37,7 +36,6 @@ differences of nearly equal numbers. The search for the best goes to so many tim
 TOKENS_AT_ONCE = 2**18
 
 
-@door
 @dataclass(frozen=True, eq=False)
 class FiniteRisk(Recorded):
     """The risk on prompts of each length."""
@@ -51,7 +49,6 @@ class FiniteRisk(Recorded):
         return f"FiniteRisk(L = {self.lengths[0]} … {self.lengths[-1]}, {self.method})"
 
 
-@door
 def finite_risk(
     task: InContextTask,
     theta: Theta,
@@ -224,7 +221,6 @@ def _weights(scores: Float[Tensor, "... L"], attention: Attention) -> Float[Tens
     return scores.softmax(-1) if attention == "softmax" else (scores.softmax(-1) - (-scores).softmax(-1)) / 2
 
 
-@door
 @dataclass(frozen=True, eq=False)
 class StationaryPoint:
     """A point (A, b) where the gradient of the infinite-prompt risk is zero."""
@@ -240,7 +236,6 @@ class StationaryPoint:
         return {**fields.pop("block"), **fields}
 
 
-@door
 def endpoint(task: InContextTask, conserved: float | int = 0.0) -> Block:
     """The zero-risk point with b > 0 on the leaf ‖A‖_F² − b² = c:
 
@@ -263,7 +258,6 @@ def endpoint(task: InContextTask, conserved: float | int = 0.0) -> Block:
     return Block(inverse / b, b)
 
 
-@door
 def stationary_points(task: InContextTask, conserved: float | int = 0.0) -> list[StationaryPoint]:
     """All stationary points of R(A, b) on the leaf ‖A‖_F² − b² = c, up to the choice of a direction.
 
@@ -299,7 +293,6 @@ def _described(task: LinearRegression, block: Block, kind: str) -> StationaryPoi
     return StationaryPoint(block, float(risk(theta)), kind, float(torch.linalg.eigvalsh(hessian)[0]))
 
 
-@door
 def tuned(task: InContextTask, length: int, attention: Attention = "softmax") -> tuple[Block, float]:
     """The block (A, b) of least exact risk R_L, and that risk.
 
@@ -355,7 +348,6 @@ def _searched(task: LinearRegression, length: int, attention: Attention) -> tupl
     return block(found.x), math.exp(float(found.fun))
 
 
-@door
 def long_prompt_constant(task: InContextTask, attention: Attention = "softmax") -> float:
     """lim L·R_L of the best weights (A, b), so that a prompt of c/ε tokens has risk ε.
 

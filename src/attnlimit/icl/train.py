@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.files.tensors import read_tensors, write_tensors
 from attnlimit.icl.batches import (
@@ -230,7 +229,6 @@ SAVE_EVERY = 30.0
 """Seconds between checkpoints, besides those at reports."""
 
 
-@door
 def train(
     task: InContextTask,
     lengths: int | Sequence[int],

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Weights
@@ -28,7 +27,6 @@ LEVEL = 0.95
 MEASURED = ("risk", "risk_error", "infinite_risk", "gradient_gap", "parameter_gap", "excess")
 
 
-@door
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Training(Drawn):
     """R reports of S seeds × M prompt lengths; for every seed all lengths start from the same weights."""

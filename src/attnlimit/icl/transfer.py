@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import Recorded, record
@@ -28,7 +27,6 @@ EXACT_LENGTHS = tuple(2**k for k in range(25))
 CHECKED_ON, CHECK_SEED = 20_000, 2512_11788
 
 
-@door
 @dataclass(frozen=True)
 class TrainedCheck(Recorded):
     """Risks on the same fresh prompts, for models trained from several seeds."""
@@ -52,7 +50,6 @@ class TrainedCheck(Recorded):
         return self.gap <= self.rel_error + 2 * self.gap_error
 
 
-@door
 @dataclass(frozen=True, eq=False, repr=False)
 class Transfer(Drawn):
     """The infinite-prompt solution θ_∞ on prompts of finite length."""
@@ -139,7 +136,6 @@ class Transfer(Drawn):
         return sampled_losses(self.task, model, (length,), CHECKED_ON, generator)[:, 0]
 
 
-@door
 def transfer(
     task: InContextTask,
     length: int | None = None,

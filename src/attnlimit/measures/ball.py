@@ -8,13 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.measures.base import Kind
 from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.measures.sphere import Radial
 
 
-@door
 class Ball(Radial):
     """Uniform in the ball of radius R: the CGF is the sphere's of R^{d+2}, ∇Λ(a) = R A_{d+2}(R‖a‖) a/‖a‖."""
 

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.inputs import Array, Device, as_count, as_generator, as_points, widened
 from attnlimit.measures.spec import Spec
@@ -53,7 +52,6 @@ class Tail:
     """Scores in order and their log masses, where the keys' mean given the score z is slope·z at every z; None where not."""
 
 
-@door
 class Measure(ABC):
     """A probability measure μ on R^d, known through its cumulant generating function
 

@@ -8,13 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.measures.base import Kind
 from attnlimit.measures.product import Bounded
 from attnlimit.measures.spec import DIM, SIZE, Spec
 
 
-@door
 class Box(Bounded):
     """Uniform on [−c, c]^d: Λ(a) = Σ log(sinh(c a_i)/(c a_i)), ∇Λ(a)_i = c coth(c a_i) − 1/a_i.
 

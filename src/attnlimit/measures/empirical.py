@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_count, as_float, as_generator
 from attnlimit.measures.base import Matrix, Measure, Points, read
@@ -20,7 +19,6 @@ from attnlimit.numerics.order import Largest
 from attnlimit.numerics.softmax import SCORES_AT_ONCE, attend, log_mean_exp, tilted_covariance
 
 
-@door
 class Empirical(Measure):
     """n tokens as the measure Σ_j w_j δ_{y_j}, w_j = 1/n unless given: tilting it is softmax attention itself,
 

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import as_count, shown
 from attnlimit.measures.base import Kind, Measure, Points
@@ -18,7 +17,6 @@ from attnlimit.measures.mixture import Mixture
 from attnlimit.numerics.quasi import uniform_sets
 
 
-@door
 class FromSampler(Measure):
     """The law of `transform(u)` for u uniform on (0, 1)^uniforms.
 

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.inputs import Array, as_float, as_points
 from attnlimit.measures.base import Matrix, Measure, Points, read
@@ -22,7 +21,6 @@ from attnlimit.numerics.caps import RESOLUTION
 from attnlimit.numerics.order import Largest, normal_maximum
 
 
-@door
 class Gaussian(Measure):
     """N(m, Σ): Λ(a) = aᵀm + ½ aᵀΣa and ∇Λ(a) = m + Σa, an affine limit [boursier2026softmax, Lemma 2.1].
 

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.measures.base import Kind, Points, Tail
 from attnlimit.measures.product import Product, along_axes
 from attnlimit.measures.spec import DIM, SIZE, Spec
@@ -19,7 +18,6 @@ SMALLEST, LARGEST = 40.0, 100.0
 """Coordinates from e^{−40} to 100 times the scale: of 10^12 keys none is beyond, but for a probability of e^{−70}."""
 
 
-@door
 class Laplace(Product):
     """Independent Laplace coordinates of scale b: Λ(a) = −Σ log(1 − b²a_i²), finite only for |a_i| < 1/b;
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array
 from attnlimit.measures.base import Matrix, Measure, Points, read
@@ -20,7 +19,6 @@ from attnlimit.numerics.atoms import Atoms, join
 from attnlimit.numerics.softmax import log_mean_exp
 
 
-@door
 class Mixture(Measure):
     """Σ_k π_k μ_k: Λ(a) = log Σ_k π_k e^{Λ_k(a)}, and tilting re-weights the parts by a gate,
 

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.measures.base import Kind, Matrix, read
 from attnlimit.measures.product import Bounded, along_axes
 from attnlimit.measures.spec import DIM, Spec
@@ -20,7 +19,6 @@ from attnlimit.numerics.bessel import sum_transform
 from attnlimit.numerics.order import Largest
 
 
-@door
 class Rademacher(Bounded):
     """Uniform on {−1, 1}^d: Λ(a) = Σ log cosh a_i, ∇Λ(a) = tanh a (coordinates are spheres of R¹)."""
 

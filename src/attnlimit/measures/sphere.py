@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.inputs import as_positive
 from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
 from attnlimit.measures.spec import DIM, SIZE, Spec
@@ -112,7 +111,6 @@ class Radial(Measure):
         return torch.nn.functional.normalize(self._normal(n, self.dim, generator=generator), dim=-1)
 
 
-@door
 class Sphere(Radial):
     """Uniform on the sphere of radius R: Λ(a) = log ₀F₁(; d/2; R²‖a‖²/4), ∇Λ(a) = R A_d(R‖a‖) a/‖a‖.
 

@@ -9,13 +9,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import LimitDoesNotExist
 from attnlimit.inputs import as_positive
 from attnlimit.measures.base import Kind, Measure, Points, Tail
 
 
-@door
 class StudentT(Measure):
     """Multivariate Student t: y = g √(df/χ²_df). Λ(a) = ∞ for every a ≠ 0, so attention has no limit."""
 

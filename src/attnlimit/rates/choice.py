@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_generator
@@ -45,7 +44,6 @@ class Choice(Recorded):
         return f"Choice({self.best}, ΔAIC {self.delta_aic:.3g}: {self.power!r} against {self.log!r})"
 
 
-@door
 def choose(
     n: object,
     errors: Array,

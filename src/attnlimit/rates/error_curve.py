@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.rates.fits import PowerFit, fit_power
@@ -24,7 +23,6 @@ OPTIONAL = ("standard_error", "keys", "full", "scale", "rows")
 ARRAYS = ("error", "standard_error", "keys", "rows")
 
 
-@door
 @dataclass(frozen=True, eq=False, repr=False)
 class ErrorCurve(Drawn):
     """How far n keys are from all of them, at each n of a grid.

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import shown
@@ -35,7 +34,6 @@ def as_horizon(H: object, name: str = "H") -> float | Tensor:
 Horizon: TypeAlias = Annotated[float | Tensor, as_horizon]
 
 
-@door
 @dataclass(frozen=True, eq=False)
 class Rates(Recorded):
     """Exponents e of error ∝ n^{−e} as n → ∞, averaged over random queries x; floats, or tensors of shape (*heads,).
@@ -75,7 +73,6 @@ class Rates(Recorded):
         return f"Rates({numbers}; {self.phase})"
 
 
-@door
 def exponents(H: Horizon) -> Rates:
     """The exponents of Gaussian tokens and queries with horizon H (a number ≥ 0, infinity included, or a tensor).
 
@@ -107,7 +104,6 @@ def exponents(H: Horizon) -> Rates:
     )
 
 
-@door
 def rates(head: Head, law: Measure, *, queries: Measure | None = None) -> Rates:
     """The exponents for keys from `law` and queries from `queries` (None: the same law), as n → ∞.
 

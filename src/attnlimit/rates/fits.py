@@ -11,7 +11,6 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_counts, as_generator, as_positive
@@ -74,7 +73,6 @@ class LogFit(Fit):
         return f"LogFit({self.scale:.4g}/log n, {100 * self.level:g} % interval {low:.4g} to {high:.4g})"
 
 
-@door
 def fit_power(
     n: object,
     errors: Array,
@@ -122,7 +120,6 @@ def fit_power(
     return fit if max_width is None else narrow(fit, max_width)
 
 
-@door
 def fit_log(
     n: object,
     errors: Array,

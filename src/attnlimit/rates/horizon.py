@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.measures import Measure
 
@@ -17,7 +16,6 @@ Rows: TypeAlias = Float[Tensor, "*heads _ _"]
 KINDS = ("two-sided", "one-sided", "row-space")
 
 
-@door
 def horizon(
     head: Head, law: Measure, kind: str = "two-sided", *, queries: Measure | None = None
 ) -> float | Tensor:

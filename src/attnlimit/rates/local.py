@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.inputs import Array
 from attnlimit.rates.logs import checked_errors, checked_sizes
 
 
-@door
 def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
     """−d log error/d log n at each n, a positive number where the error falls: the `local_exponent` of a curve.
 

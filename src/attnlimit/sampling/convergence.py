@@ -14,7 +14,6 @@ from attnlimit.attention import Head
 from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.discover import built, subclasses
-from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown, RateNotResolved
 from attnlimit.inputs import as_count, as_counts, as_generator
@@ -26,7 +25,6 @@ from attnlimit.sampling.statistic import Experiment, Queries, Row, Statistic, se
 _LEAST_ROWS = 5
 
 
-@door
 @dataclass(frozen=True, eq=False, repr=False)
 class Convergence(Drawn):
     """Errors of n tokens against the limit, for every replicate and n.
@@ -183,7 +181,6 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Called with (replicates done, replicates in all)."""
 
 
-@door
 def measure_convergence(
     head: Head,
     law: Measure,

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from attnlimit.doors import door
 from attnlimit.sampling.replicates import replicate
 from attnlimit.sampling.statistic import Experiment, Row, Setup, Statistic
 
 
-@door
 @dataclass(frozen=True)
 class Map(Statistic):
     """E_x‖Γ_n(x) − Γ(x)‖, and its square."""

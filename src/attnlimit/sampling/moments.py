@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
 from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, is_fitted
@@ -29,7 +28,6 @@ from attnlimit.sampling.replicates import Sample, replicate
 from attnlimit.sampling.statistic import Experiment, Row, Setup, Statistic
 
 
-@door
 @dataclass(frozen=True)
 class Moment(Statistic):
     """Frobenius error of the moment E Γ^{⊗order} of the output law, as unbiased squares."""
@@ -44,7 +42,6 @@ class Moment(Statistic):
         return _spread(MomentErrors(setup, Power.that_fits(self.order, setup.head.V.shape[-2])))
 
 
-@door
 @dataclass(frozen=True)
 class Mean(Statistic):
     """Error of the mean of the output law, as unbiased squares."""
@@ -55,7 +52,6 @@ class Mean(Statistic):
         return Moment(1).experiment(setup)
 
 
-@door
 @dataclass(frozen=True)
 class Covariance(Statistic):
     """Frobenius error of the covariance of the output law, as unbiased squares."""

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attnlimit.attention import AttentionMap, Head, LinearHead
 from attnlimit.designs import Independent, Sampling
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_count, as_counts, as_places
 from attnlimit.measures import Empirical, Measure
@@ -21,7 +20,6 @@ from attnlimit.measures import Empirical, Measure
 MANY = 256
 
 
-@door
 @dataclass(frozen=True)
 class Fresh:
     """So many queries, drawn from the law in each replicate (Γ_{μ_n}#μ)."""
@@ -32,14 +30,12 @@ class Fresh:
         as_count(self.count, "queries")
 
 
-@door
 @dataclass(frozen=True)
 class Own(Fresh):
     """Self-attention: the n tokens are the queries, each among its own keys (Γ_{μ_n}#μ_n); so many of them are
     evaluated for each n."""
 
 
-@door
 @dataclass(frozen=True, eq=False)
 class Given:
     """These queries, (m, d), and where they stand among the keys of a population, if that matters."""

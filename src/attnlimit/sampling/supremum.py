@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import AttentionMap, Head
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count, as_positive
 from attnlimit.measures import Empirical
@@ -21,7 +20,6 @@ _AGREE = 1e-3
 _SMALLEST_STEP = 1e-7
 
 
-@door
 @dataclass(frozen=True)
 class Sup(Statistic):
     """The largest ‖Γ_n(x) − Γ(x)‖ over ‖x‖ ≤ `radius`, by gradient ascent from `restarts` starts, so a lower

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from attnlimit.doors import door
 from attnlimit.files.lock import locked
 from attnlimit.studies import machine
 from attnlimit.studies.errors import WorkersLost
@@ -64,7 +63,6 @@ CHECKPOINTS = "checkpoints"
 """The folder of the run where long tasks keep theirs."""
 
 
-@door
 class Progress(NamedTuple):
     """Tasks that are safe on disk, tasks in all, tasks that were given up."""
 
@@ -73,7 +71,6 @@ class Progress(NamedTuple):
     failed: int
 
 
-@door
 class Finished(NamedTuple):
     """How a run ended: interrupted, or with so many tasks done and given up."""
 
@@ -173,7 +170,6 @@ class Loop:
             self.failed += 1
 
 
-@door
 def run_study(
     study: Study,
     folder: str | Path,

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count
 from attnlimit.numerics.words import counted
@@ -25,7 +24,6 @@ SAMPLED, LEAST, LIMIT = 3, 2, 30.0
 """Points tried, replicates of each where they can be split, and seconds that all of it may take."""
 
 
-@door
 @dataclass(frozen=True)
 class Cost:
     """`seconds`, `likely_seconds` and `most_seconds` differ when a precision is asked for: without further rounds, with those
@@ -49,7 +47,6 @@ class Cost:
         return {**vars(self)}
 
 
-@door
 def estimate(study: Study, workers: Count, folder: Path | None = None) -> Cost:
     """The cost on `workers` processes of this machine; what `folder` has already is not counted in the time."""
     count, most = study.replicates, study.replicates

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from attnlimit.doors import door
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.files.yamlfile import Place, read_yaml, validated
 from attnlimit.studies.fields import Fields, Seed, with_digests, without_places
@@ -273,7 +272,6 @@ def _changed(study: Study, change: dict[str, Any]) -> dict[str, Any]:
 QUICK_REPLICATES, QUICK_VALUES = 8, 3
 
 
-@door
 def load_study(path: str | Path, *, quick: bool = False) -> Study:
     """The study of a YAML file; InputError names the line and the field of what is wrong. Files that it names are
     found from its own folder, and are held to the content they have now."""
@@ -287,7 +285,6 @@ def load_study(path: str | Path, *, quick: bool = False) -> Study:
     return study
 
 
-@door
 def study_from(data: dict[str, Any]) -> Study:
     """The study of plain data, for programs that make their own; files are found from the current folder."""
     study = validated(Study, with_digests(data, Path.cwd()), {}, "the study")

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from attnlimit.doors import door
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 4.0
 """Seconds after which the process ends even if a task computes on in foreign code. The store is safe at any moment."""
@@ -24,7 +22,6 @@ class Stopped(BaseException):
     """Raised inside a task that runs in this process; not an Exception, so that no task takes it for its own error."""
 
 
-@door
 class Stop:
     """Whether to stop. Inside `signals()` the two signals say so, outside only `ask()` does."""
 

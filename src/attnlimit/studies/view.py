@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.lock import holder
 from attnlimit.files.records import finite, parquet, replacing, write_json, write_text
@@ -27,7 +26,6 @@ from attnlimit.studies.store import NAME, in_words, read_sessions, version
 from attnlimit.studies.work import unpack
 
 
-@door
 @dataclass(frozen=True)
 class State:
     """Where a run stands."""
@@ -63,7 +61,6 @@ class Failure:
         return self.message.strip().splitlines()[-1]
 
 
-@door
 @dataclass(frozen=True)
 class Findings:
     """All that is known of a study at one moment."""
@@ -78,7 +75,6 @@ class Findings:
     sessions: list[Session] = field(default_factory=list)
 
 
-@door
 class StudyRun:
     """A run directory, read at one moment: what is committed later is not seen."""
 
@@ -162,7 +158,6 @@ def value_at(what: dict[str, Any], path: str) -> Cell:
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
-@door
 @contextmanager
 def open_run(folder: str | Path) -> Iterator[StudyRun]:
     """A run directory, for reading: `with open_run(folder) as run: run.state`."""
@@ -191,7 +186,6 @@ def _connect(folder: Path) -> sqlite3.Connection:
     return connection
 
 
-@door
 def find_runs(folder: str | Path) -> list[Path]:
     """The run directories in and below a folder."""
     folder = Path(folder)
@@ -245,7 +239,6 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-@door
 def export(run: StudyRun, path: Path) -> Path:
     """Write the long table, as parquet or CSV by the file's ending."""
     if path.suffix not in (".parquet", ".csv"):
@@ -283,7 +276,6 @@ def _csv(run: StudyRun, path: Path) -> None:
         writer.writerows(rows(run))
 
 
-@door
 def summary(found: Findings) -> dict[str, Any]:
     """The study, its state, its sessions, and every point that has results, in few numbers; what is not finite is None."""
     record: dict[str, Any] = finite(
@@ -312,7 +304,6 @@ def describe(folder: Path, study: Study, sessions: list[Session]) -> None:
         write_json(folder / MACHINE, {"sessions": [asdict(one) for one in sessions]})
 
 
-@door
 def derive(run: StudyRun) -> Findings:
     """Write the table and the summary; returns what they are made from."""
     found = run.findings()

@@ -10,13 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import Array, as_count, as_float, as_generator, as_one_of
 from attnlimit.measures import Measure
 
 
-@door
 def ar1(dim: int, rho: float | int) -> Float[Tensor, "d d"]:
     """Σ_ij = ρ^|i−j|.
 
@@ -65,7 +63,6 @@ def as_cov(value: Array, dim: int | None, name: str) -> Float[Tensor, "d d"]:
 LossKind: TypeAlias = Literal["squared", "logistic"]
 
 
-@door
 class Prompts(NamedTuple):
     """B prompts of L tokens each."""
 
@@ -77,7 +74,6 @@ class Prompts(NamedTuple):
     """The task vector of each prompt, which the model does not see."""
 
 
-@door
 class Floor(NamedTuple):
     """The least risk that any predictor has, or a bound on it, and how it was got."""
 
@@ -94,7 +90,6 @@ def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tenso
     return torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device)
 
 
-@door
 class InContextTask(ABC):
     """A law for the task vector, tokens given it, the query, and the target.
 

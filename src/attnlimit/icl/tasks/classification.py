@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from attnlimit.doors import door
 from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, normal
 from attnlimit.inputs import Array, as_count, as_one_of
 from attnlimit.measures import Gaussian, Mixture
@@ -17,7 +16,6 @@ from attnlimit.numerics.chi2 import weighted_chi2
 SPREAD_NODES, GAUSS_NODES = 400, 401
 
 
-@door
 class Classification(InContextTask):
     """Tokens z = (x, y) with y = ±1 equally likely and x ~ N(y m, Σ); query (x_q, 0), target its class y_q. Task vector
     m ~ N(0, P), so that the linear discriminant is P(y = 1 | x) = σ(2 mᵀΣ⁻¹x).

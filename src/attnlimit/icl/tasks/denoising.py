@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnlimit.doors import door
 from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, normal
 from attnlimit.inputs import as_count, as_positive
 from attnlimit.measures import Gaussian, Mixture
@@ -15,7 +14,6 @@ from attnlimit.measures import Gaussian, Mixture
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11785
 
 
-@door
 class MixtureDenoising(InContextTask):
     """Tokens y ~ (1/K) Σ_k N(c_k, spread·I); query y + noise with y a fresh token and noise ~ N(0, noise·I); target y,
     the whole vector. Task vector: the K centres c_k, independent and uniform on the sphere of radius `radius`.

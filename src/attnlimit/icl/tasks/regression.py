@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, normal
 from attnlimit.inputs import Array, as_count
@@ -19,7 +18,6 @@ from attnlimit.measures import Gaussian
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
 
 
-@door
 class LinearRegression(InContextTask):
     """Tokens z = (x, y) with x ~ N(0, Σ) and y = wᵀx + ε, ε ~ N(0, noise); query (x_q, 0) with x_q ~ N(0, Σ_q);
     target wᵀx_q, without noise, so that a perfect prediction has risk 0. Task vector w ~ N(0, P).

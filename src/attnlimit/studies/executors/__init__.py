@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from attnlimit.doors import door
 from attnlimit.studies.stop import Stop, Stopped
 from attnlimit.studies.work import Ended, work
 
@@ -31,7 +30,6 @@ class Executor(Protocol):
         """Stop at once, whatever is running."""
 
 
-@door
 class Serial:
     slots = 1
     about = "serial"

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.studies.errors import WorkersLost
@@ -82,7 +81,6 @@ CONNECT_SECONDS, CLOSE_SECONDS, LOOK_SECONDS = 20, 1.5, 1.0
 LOOPBACK = "127.0.0.1"
 
 
-@door
 class Dask:
     """Tasks on the workers of a client; one task for each of their threads is under way."""
 
@@ -209,7 +207,6 @@ def _key(place: int) -> str:
     return f"attnlimit-{place}-{time.monotonic_ns()}"
 
 
-@door
 def connect(
     where: str,
     workers: int,

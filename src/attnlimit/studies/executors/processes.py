@@ -14,7 +14,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.work import READY, Ended, decode, encode_task
@@ -81,7 +80,6 @@ def _inheriting(end: int) -> dict[str, Any]:
     return {"pass_fds": [end], "start_new_session": True}
 
 
-@door
 class Processes:
     """`workers` processes of `threads` threads each. One whose task takes longer than `task_seconds` is ended."""
 

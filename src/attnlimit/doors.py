@@ -59,8 +59,9 @@ def doors(package: str) -> None:
     for name in here.__all__:
         thing = getattr(here, name)
         if isinstance(thing, FunctionType | type):
+            entered = door(thing)
             for place in (here, sys.modules[thing.__module__]):
-                setattr(place, name, door(thing))
+                setattr(place, name, entered)
 
 
 def door(thing: T) -> T:
@@ -167,7 +168,7 @@ def check_of(hint: Any) -> Check | None:
         return Check(*PLAIN[kind])
     if kind in MADE:
         return MADE[kind](*inner)
-    if not isinstance(kind, type) or kind is object or getattr(kind, "_is_protocol", False):
+    if not isinstance(kind, type) or kind in (object, Any) or getattr(kind, "_is_protocol", False):
         return None
     return _shaped(hint) if issubclass(kind, AbstractArray) else _instance(kind)
 
@@ -183,11 +184,9 @@ def _scalar(value: Any) -> Any:
 
 
 def _whole(value: Any, *_: object) -> Any:
-    if type(value) is int:
-        return value
     value = _scalar(value)
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return int(value) if whole and not isinstance(value, bool) else NO
+    return int(value) if whole and not isinstance(value, bool) and -(2**63) <= value < 2**63 else NO
 
 
 def _real(value: Any, *_: object) -> Any:
@@ -203,10 +202,6 @@ def _path(value: Any, *_: object) -> Any:
 def _dtype(value: Any, *_: object) -> Any:
     found = getattr(torch, value.removeprefix("torch."), NO) if isinstance(value, str) else value
     return found if isinstance(found, torch.dtype) else NO
-
-
-def _function(value: Any, *_: object) -> Any:
-    return value if callable(value) and not isinstance(value, type) else NO
 
 
 def _iterable(value: Any, *_: object) -> Any:
@@ -226,7 +221,6 @@ PLAIN: dict[Any, tuple[str, Callable[..., Any]] | tuple[str, Callable[..., Any],
     torch.device: ("", lambda value, name, _: as_device(value, name)),
     Tensor: ("a tensor", lambda value, *_: value if isinstance(value, Tensor) else NO),
     np.ndarray: ("a numpy array", lambda value, *_: value if isinstance(value, np.ndarray) else NO),
-    Callable: ("a function", _function),
     Iterable: ("an iterable", _iterable),
 }
 """A type, its words, and the value as it is meant; whatever else is a class asks for one of it."""
@@ -239,6 +233,28 @@ def _one_of(*choices: object) -> Check:
         return value if isinstance(value, str | int | NoneType) and value in choices else NO
 
     return Check(f"one of {', '.join(map(str, choices))}", take)
+
+
+def _function(given: Any = ..., result: Any = None) -> Check:
+    """Whatever is called, with as many arguments as the annotation says."""
+    several = [None] * len(given) if isinstance(given, list) else None
+
+    def take(value: Any, *_: object) -> Any:
+        if not callable(value) or isinstance(value, type):
+            return NO
+        try:
+            if several is not None:
+                inspect.signature(value).bind(*several)
+        except TypeError:
+            return NO
+        except ValueError:  # built in, and does not say
+            pass
+        return value
+
+    what = (
+        "a function" if several is None else f"a function of {len(several)} argument{'s'[: len(several) - 1]}"
+    )
+    return Check(what, take)
 
 
 def _union(members: tuple[Any, ...]) -> Check | None:
@@ -326,6 +342,7 @@ def _mapping(*inner: Any) -> Check:
 
 MADE: dict[Any, Callable[..., Check]] = {
     Literal: _one_of,
+    Callable: _function,
     Sequence: lambda *inner: _many(Sequence, *inner),
     list: lambda *inner: _many(list, *inner),
     tuple: lambda *inner: _many(tuple, *inner),

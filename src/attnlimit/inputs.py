@@ -17,6 +17,8 @@ Array: TypeAlias = Tensor | np.ndarray | Sequence[object] | float | int
 """What public functions accept: tensors and numpy arrays as they are, plain numbers converted."""
 EXACT = (torch.float32, torch.float64)
 """What is computed in; narrower numbers are taken as float32."""
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+REPEATS = 999_999
 T = TypeVar("T")
 
 
@@ -88,7 +90,7 @@ def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) 
     return points
 
 
-def as_count(n: object, name: str = "n") -> int:
+def as_count(n: object, name: str = "n", most: float | int = 2**63 - 1) -> int:
     """A whole number ≥ 1 (a float such as 1e6 is accepted when it is whole)."""
     if (
         isinstance(n, bool)
@@ -97,24 +99,35 @@ def as_count(n: object, name: str = "n") -> int:
         or n != int(n)
     ):
         raise InputError(f"{name} must be a whole number of at least 1, got {shown(n)}.")
+    if n > most:
+        raise InputError(f"{name} must be a whole number of at most {most:.7g}, got {shown(n)}.")
     return int(n)
 
 
-def as_counts(n: object, name: str = "n") -> list[int]:
+def as_repeats(n: object, name: str) -> int:
+    """A whole number of at least 2 by which the time grows; a million is not waited for."""
+    if as_count(n, name, most=REPEATS) < 2:
+        raise InputError(f"{name} must be at least 2, got {shown(n)}: the error estimate is their spread.")
+    return as_count(n, name)
+
+
+def as_counts(n: object, name: str = "n", most: float | int = 2**63 - 1) -> list[int]:
     """One or several whole numbers ≥ 1."""
     if isinstance(n, Tensor | np.ndarray) and not getattr(n, "is_meta", False):
         n = n.tolist()
     values = list(n) if isinstance(n, Sequence | range) and not isinstance(n, str) else [n]
     if not values:
         raise InputError(f"{name} is empty: give at least one number of tokens.")
-    return [as_count(one, name) for one in values]
+    return [as_count(one, name, most) for one in values]
 
 
 def as_positive(value: object, name: str) -> float:
     """A finite number > 0."""
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e308:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
         raise InputError(f"{name} must be a finite number above 0, got {shown(value)}.")
+    if value > 1e150:
+        raise InputError(f"{name} must be at most 1e150, got {shown(value)}: its square is needed.")
     return float(value)
 
 
@@ -142,7 +155,7 @@ def as_device(value: object, name: str = "device") -> torch.device:
     try:
         found = torch.device(value)  # type: ignore[call-overload]
         torch.empty(0, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as problem:
+    except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as problem:
         raise InputError(
             f"{name} must be a device of this machine, such as cpu or cuda, got {shown(value)}."
         ) from problem
@@ -180,7 +193,7 @@ def as_places(
 ) -> Tensor:
     """One place among the keys for each of `count` queries, 0 … keys − 1."""
     where = torch.as_tensor(positions)
-    if where.shape != (count,) or where.is_meta or where.is_floating_point() or where.dtype == torch.bool:
+    if where.shape != (count,) or where.is_meta or where.dtype not in WHOLE:
         raise InputError(f"{name} must be {count} whole numbers, one a query, got {shown(positions)}.")
     if int(where.min()) < 0 or int(where.max()) >= keys:
         raise InputError(
@@ -191,5 +204,8 @@ def as_places(
 
 Count: TypeAlias = Annotated[int, as_count]
 """In an annotation: a whole number ≥ 1."""
+Repeats: TypeAlias = Annotated[int, as_repeats]
+"""Replicates, of at least 2."""
+Positive: TypeAlias = Annotated[float, as_positive]
 Rising: TypeAlias = Annotated[Sequence[int], as_rising]
 Device: TypeAlias = Annotated[torch.device | str, as_device]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import string
 from collections.abc import Callable, Iterator
@@ -17,13 +18,19 @@ from attnlimit import bounds, icl, studies
 
 @dataclass(frozen=True)
 class Call:
-    """`make(**arguments)` is fit; `fits` are arguments that may be anything (say why where they are listed)."""
+    """`make(**arguments)` is fit; `free` are arguments that may be anything, such as words to be shown."""
 
     name: str
     make: Callable[..., Any]
     arguments: dict[str, Any]
     free: tuple[str, ...] = ()
     slow: bool = False
+    record: bool = False
+    """Whether it keeps the numbers it is given, nan included."""
+    refused: bool = False
+    """Whether what it needs is not here."""
+    infinite: bool = False
+    """Whether its answer may be infinite, as its docstring says."""
 
 
 def core() -> Iterator[Call]:
@@ -84,6 +91,22 @@ def core() -> Iterator[Call]:
     yield Call("exact_error of tokens", al.exact_error, {**basic, **how})
     yield Call("exact_error of a law", al.exact_error, {**basic, "measure": law})
     yield Call("error_covariance", al.error_covariance, {**basic, **how})
+    one: dict[str, Any] = {"head": head, "measure": tokens, "n": 4, "query": x[0], "direction": x[1]}
+    yield Call("error_law of tokens", al.error_law, {**one, "sampling": plan, "positions": 3})
+    yield Call("error_law of a law", al.error_law, {**one, "measure": sphere})
+    found = al.error_law(head, sphere, 4, x[0], x[1])
+    yield Call("ErrorLaw", al.ErrorLaw, {name: getattr(found, name) for name in found.__dataclass_fields__}, ("method",), record=True)  # fmt: skip
+    for method, value in {
+        "cdf": 0.1,
+        "cdf_error": 0.1,
+        "exceeds": [0.1],
+        "quantile": 0.5,
+        "interval": 0.9,
+    }.items():
+        given = {next(iter(inspect.signature(getattr(found, method)).parameters)): value}
+        yield Call(f"ErrorLaw.{method}", getattr(found, method), given)
+    laplace: dict[str, Any] = {"head": al.Head([[1.0]]), "law": al.Laplace(1), "x": [0.7], "n": [10, 100]}
+    yield Call("heavy_tails", al.heavy_tails, laplace, infinite=True)
     yield Call("design_errors", al.design_errors, {**basic, "sizes": [1.0] * 40, "strata": 2, "kept": al.Kept(), "positions": [3, 5]})  # fmt: skip
     yield Call("gradient_error", al.gradient_error, {**basic, "measure": law})
     yield Call("curve", al.curve, {"head": head, "law": law, "n": n, "statistic": "rms"})
@@ -91,7 +114,7 @@ def core() -> Iterator[Call]:
     of_law: dict[str, Any] = {"head": head, "law": sphere, "n": n, "queries": x}
     yield Call("hardmax_error", al.hardmax_error, of_law)
     yield Call("hardmax_gap", al.hardmax_gap, {**of_law, "kappa": [1.0, 2.0]})
-    yield Call("best_kappa", al.best_kappa, of_law)
+    yield Call("best_kappa", al.best_kappa, of_law, infinite=True)
     yield Call("Schedule", al.Schedule, {"gamma": 1.0, "log_power": 0.5, "power": 0.1})
     yield Call("Schedule.__call__", al.Schedule(gamma=1.0, power=0.1).__call__, {"n": 10})
     yield Call("Schedule.constant", al.Schedule.constant, {"kappa": 1.0})
@@ -110,6 +133,12 @@ def core() -> Iterator[Call]:
     )
     yield Call(
         "sample_complexity, absolute", al.sample_complexity, {"head": head, "measure": law, "abs_error": 0.1}
+    )
+    sure: dict[str, Any] = {"measure": tokens, "rel_error": 0.5, "queries": [x[0]], "delta": 0.1}
+    yield Call(
+        "sample_complexity with delta",
+        al.sample_complexity,
+        {"head": al.Head(eye, [[1.0, 0.0]]), **sure, "sampling": plan, "positions": [3]},
     )
     yield Call("clt", al.clt, {"head": head, "measure": law, "x": x})
     yield Call("stream", al.stream, {"head": head, "tokens": tokens.tokens, "queries": x, "block": 8})
@@ -140,8 +169,8 @@ def core() -> Iterator[Call]:
     yield Call("ErrorCurve.least", curve.least, {"error": 0.5})
     yield Call("ErrorCurve.from_dict", al.ErrorCurve.from_dict, {"record": curve.to_dict()})
     square = torch.ones(2, 2, dtype=torch.float64)
-    yield Call("ExactError", al.ExactError, {"n": (1, 2), "mean_square": square, "bias_square": square, "limit_square": square[0], "method": "exact", "bin_error": 0.1}, ("method",))  # fmt: skip
-    yield Call("Convergence", al.Convergence, {"n": (1, 2), "statistic": "map", "squares": square, "norms": square, "how": "so", "reference": "law", "agreed": None}, ("statistic", "how", "reference"))  # fmt: skip
+    yield Call("ExactError", al.ExactError, {"n": (1, 2), "mean_square": square, "bias_square": square, "limit_square": square[0], "method": "exact", "bin_error": 0.1}, ("method",), record=True)  # fmt: skip
+    yield Call("Convergence", al.Convergence, {"n": (1, 2), "statistic": "map", "squares": square, "norms": square, "how": "so", "reference": "law", "agreed": None}, ("statistic", "how", "reference"), record=True)  # fmt: skip
     measured = al.measure_convergence(head, law, n, replicates=5, queries=4)
     yield Call("Convergence.curve", measured.curve, {"statistic": "rms"})
     yield Call("Convergence.joined", al.Convergence.joined, {"parts": [measured, measured]})
@@ -174,6 +203,7 @@ def of_bounds() -> Iterator[Call]:
     head, law, x = al.Head([[0.5, 0.0], [0.0, 0.5]]), al.Sphere(2), [1.0, 0.5]
     basic: dict[str, Any] = {"head": head, "law": law, "x": x, "n": [100, 1000]}
     yield Call("bounds.averaged", bounds.averaged, {"head": head, "law": law, "n": [100], "queries": law, "method": None, "generator": 0, "samples": 64, "delta": 0.1})  # fmt: skip
+    yield Call("bounds.all_bounds", bounds.all_bounds, {})
     yield Call("bounds.berry_esseen", bounds.berry_esseen, {**basic, "direction": [1.0, 0.0]})
     tokens = law.sample(500, generator=0)
     yield Call("bounds.empirical", bounds.empirical, {"head": head, "tokens": tokens, "x": x, "delta": 0.1, "population": law})  # fmt: skip
@@ -181,7 +211,7 @@ def of_bounds() -> Iterator[Call]:
     yield Call("bounds.mean_square", bounds.mean_square, basic)
     yield Call("bounds.observed_chi2", bounds.observed_chi2, {**basic, "delta": 0.1})
     yield Call("bounds.uniform", bounds.uniform, {"head": head, "law": law, "radius": 1.0, "n": [10**6], "delta": 0.1, "method": None})  # fmt: skip
-    yield Call("bounds.Bound", bounds.Bound, {"name": "b", "value": torch.ones(2), "kind": "k", "formula": "f", "hypotheses": ("h",), "inputs": {"n": 2}, "confidence": 0.9, "constant": torch.ones(2), "exponent": 0.5}, ("name", "kind", "formula", "inputs", "hypotheses"))  # fmt: skip
+    yield Call("bounds.Bound", bounds.Bound, {"name": "b", "value": torch.ones(2), "kind": "k", "formula": "f", "hypotheses": ("h",), "inputs": {"n": 2}, "confidence": 0.9, "constant": torch.ones(2), "exponent": 0.5}, ("name", "kind", "formula", "inputs", "hypotheses"), record=True)  # fmt: skip
 
 
 def of_icl() -> Iterator[Call]:
@@ -200,7 +230,9 @@ def of_icl() -> Iterator[Call]:
     yield Call("icl.Block", icl.Block, {"A": eye, "b": 1.0})
     yield Call("icl.Weights", icl.Weights, {"U": eye, "V": eye})
     yield Call("icl.Prompts", icl.Prompts, {"tokens": torch.zeros(3, 4, 2), "query": x.float(), "target": x[:, 0].float(), "vector": x.float()})  # fmt: skip
-    yield Call("icl.Floor", icl.Floor, {"value": 0.1, "standard_error": 0.1, "kind": "bayes"}, ("kind",))
+    yield Call(
+        "icl.Floor", icl.Floor, {"value": 0.1, "standard_error": 0.1, "kind": "bayes"}, ("kind",), record=True
+    )
     yield Call(
         "icl.LinearRegression.draw",
         task.draw,
@@ -212,9 +244,9 @@ def of_icl() -> Iterator[Call]:
     yield Call("icl.balanced", icl.balanced, {"task": task, "scale": 0.1, "generator": 0})
     yield Call("icl.endpoint", icl.endpoint, {"task": task, "conserved": 0.0})
     yield Call("icl.stationary_points", icl.stationary_points, {"task": task, "conserved": 0.0})
-    yield Call("icl.StationaryPoint", icl.StationaryPoint, {"block": block, "risk": 0.1, "kind": "minimum", "least_curvature": 0.1}, ("kind",))  # fmt: skip
+    yield Call("icl.StationaryPoint", icl.StationaryPoint, {"block": block, "risk": 0.1, "kind": "minimum", "least_curvature": 0.1}, ("kind",), record=True)  # fmt: skip
     yield Call("icl.long_prompt_constant", icl.long_prompt_constant, {"task": task, "attention": "softmax"})
-    yield Call("icl.tuned", icl.tuned, {"task": task, "length": 16, "attention": "softmax"})
+    yield Call("icl.tuned", icl.tuned, {"task": task, "length": 16, "attention": "opposite"})
     yield Call("icl.infinite_risk", icl.infinite_risk, {"task": task, "U": full.U, "V": full.V})
     prompts = task.draw(3, 4, 0)
     yield Call("icl.infinite_predictions", icl.infinite_predictions, {"task": task, "U": full.U, "V": full.V, "prompts": prompts})  # fmt: skip
@@ -222,7 +254,7 @@ def of_icl() -> Iterator[Call]:
     yield Call(
         "icl.finite_risk of a block", icl.finite_risk, {"task": task, "theta": block, "lengths": [4, 8]}
     )
-    yield Call("icl.FiniteRisk", icl.FiniteRisk, {"lengths": (1, 2), "risk": x[:2, 0], "standard_error": x[:2, 0], "method": "m"}, ("method",))  # fmt: skip
+    yield Call("icl.FiniteRisk", icl.FiniteRisk, {"lengths": (1, 2), "risk": x[:2, 0], "standard_error": x[:2, 0], "method": "m"}, ("method",), record=True)  # fmt: skip
     yield Call("icl.flow", icl.flow, {"task": task, "theta0": block, "times": [0.0, 1.0], "gradient_norm": 1e-3, "rtol": 1e-6, "atol": 1e-8, "solver": "LSODA"})  # fmt: skip
     yield Call("icl.descend", icl.descend, {"task": task, "theta0": block, "step_size": 0.1, "steps": 4, "record_every": 2})  # fmt: skip
     yield Call("icl.transfer", icl.transfer, {"task": task, "length": 64, "rel_error": 0.1, "theta0": block, "generator": 0})  # fmt: skip
@@ -243,17 +275,17 @@ def of_icl() -> Iterator[Call]:
         "icl.Training", icl.Training, {name: getattr(done, name) for name in done.__dataclass_fields__}
     )
     path = icl.descend(task, block, step_size=0.1, steps=4)
-    yield Call("icl.WeightPath", icl.WeightPath, {name: getattr(path, name) for name in path.__dataclass_fields__}, ("form", "method", "stopped"))  # fmt: skip
+    yield Call("icl.WeightPath", icl.WeightPath, {name: getattr(path, name) for name in path.__dataclass_fields__}, ("form", "method", "stopped"), record=True)  # fmt: skip
     moved = icl.transfer(task, 64)
-    yield Call("icl.Transfer", icl.Transfer, {name: getattr(moved, name) for name in moved.__dataclass_fields__}, ("floor_kind",))  # fmt: skip
-    yield Call("icl.TrainedCheck", icl.TrainedCheck, {"length": 4, "transferred": 0.1, "trained": (0.1,), "gap": 0.1, "gap_error": 0.1, "rel_error": 0.1, "method": ""}, ("method",))  # fmt: skip
+    yield Call("icl.Transfer", icl.Transfer, {name: getattr(moved, name) for name in moved.__dataclass_fields__}, ("floor_kind",), record=True)  # fmt: skip
+    yield Call("icl.TrainedCheck", icl.TrainedCheck, {"length": 4, "transferred": 0.1, "trained": (0.1,), "gap": 0.1, "gap_error": 0.1, "rel_error": 0.1, "method": ""}, ("method",), record=True)  # fmt: skip
     yield Call("icl.Loss", icl.Loss, {"kind": "squared", "target": lambda x: x})
     yield Call("icl.Trials", icl.Trials, {"replicates": 2, "queries": 4, "query_law": None})
     given = {"head": al.Head([[0.5]]), "prompt_law": al.Gaussian(dim=1), "lengths": [4, 8, 16], "trials": icl.Trials(replicates=5, queries=4), "loss": None, "exact": False, "generator": 0, "progress": lambda *_: None}  # fmt: skip
     yield Call("icl.concentration", icl.concentration, given)
     seen = icl.concentration(**given)
     yield Call("icl.Concentration.fit", seen.fit, {"name": "output", "statistic": "rms", "from_length": 1})
-    yield Call("icl.Concentration", icl.Concentration, {name: getattr(seen, name) for name in seen.__dataclass_fields__}, ("prompt_law", "query_law"))  # fmt: skip
+    yield Call("icl.Concentration", icl.Concentration, {name: getattr(seen, name) for name in seen.__dataclass_fields__}, ("prompt_law", "query_law"), record=True)  # fmt: skip
 
 
 def of_studies() -> Iterator[Call]:
@@ -285,7 +317,13 @@ def of_studies() -> Iterator[Call]:
         "studies.connect",
         studies.connect,
         {"where": "nonsense", "workers": 1, "threads": 1, "resources": None},
+        refused=True,
     )
+    yield Call("studies.Dask", studies.Dask, {"client": None}, refused=True)
+    with studies.open_run("run") as run:
+        state = run.state
+    yield Call("studies.State", studies.State, {name: getattr(state, name) for name in state.__dataclass_fields__}, record=True)  # fmt: skip
+    yield Call("studies.Stop", studies.Stop, {})
     yield Call("studies.Progress", studies.Progress, {"done": 1, "total": 2, "failed": 0})
     yield Call("studies.Finished", studies.Finished, finished._asdict())
     made = studies.estimate(study, 1)
@@ -358,6 +396,7 @@ def of_models() -> Iterator[Call]:
             return loaded.model(**inputs).logits
 
     yield Call("sampled_attention", attended, {"model": loaded.model, "budgets": budgets, "generator": 0, "per_query": True, "sizes": None})  # fmt: skip
+    yield Call("explain", al.explain, {"model": loaded, "text": texts[0], "token": 3, "which": None, "rel_error": 0.1, "reading": al.Reading(tokens=24, passages=1, queries=2), "progress": None, "before": None})  # fmt: skip
     yield Call("verify", al.verify, {"loaded": loaded, "budgets": budgets, "texts": texts, "windows": 1, "trial": Trial(), "allowed": None, "needles": (), "progress": None})  # fmt: skip
     yield Call("compare", al.compare, {"loaded": loaded, "run": run, "texts": texts, "keys": [0.5], "windows": 1, "seeds": (0,), "level": 0.9, "progress": None})  # fmt: skip
 

@@ -104,4 +104,4 @@ def score_reach(head: Head, radius: float) -> float:
 def token_counts(n: object, like: Tensor) -> tuple[Float[Tensor, " k"], bool]:
     """The numbers of tokens as floats, and whether n was a single one (which then adds no axis)."""
     several = isinstance(n, Sequence | range) or (isinstance(n, torch.Tensor | np.ndarray) and n.ndim > 0)
-    return torch.tensor(as_counts(n), dtype=like.dtype, device=like.device), not several
+    return torch.tensor(as_counts(n, most=math.inf), dtype=like.dtype, device=like.device), not several

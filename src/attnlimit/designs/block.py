@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, uniform
+from attnlimit.designs.draw import Draw, check_enough, uniform
 from attnlimit.inputs import Count, Rising
 
 
@@ -22,6 +22,7 @@ class Block(Draw):
     name, words = "block", "neighbouring keys"
 
     def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         u = uniform(1, generator)
         starts = [min(int(u * (population - size + 1)), population - size) for size in n]
         everything = torch.arange(population, device=generator.device)

@@ -12,7 +12,18 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned, uniform
+from attnlimit.designs.draw import (
+    Draw,
+    Moments,
+    Rest,
+    Terms,
+    Ways,
+    check_enough,
+    in_blocks,
+    log_sets,
+    turned,
+    uniform,
+)
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
@@ -31,6 +42,7 @@ class Coins(Draw):
         """How many keys from one uniform number for all n, given that there is one; which ones from one order."""
         from scipy.stats import binom  # slow to import
 
+        check_enough(population, n)
         order = torch.randperm(population, generator=generator, device=generator.device)
         p = np.asarray(n) / population
         nobody = (1 - p) ** population

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -112,6 +112,11 @@ class Draw(ABC):
         return NotKnown(
             f"The law of the error of {self.words} is not known exactly: draw independent or different keys, or by coins."
         )
+
+
+def check_enough(population: int, n: Sequence[int]) -> None:
+    if max(n) > population:
+        raise InputError(f"{max(n):,} different keys cannot be drawn of {population:,}: use a smaller n.")
 
 
 def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, uniform
+from attnlimit.designs.draw import Draw, Moments, Rest, check_enough, uniform
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import HEAVY, tau_grid
@@ -37,6 +37,7 @@ class Neyman(Draw):
             )
 
     def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         strata = self._strata(population).to(generator.device)
         everything = torch.arange(population, device=generator.device)
         found = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw
+from attnlimit.designs.draw import Draw, check_enough
 from attnlimit.inputs import Count, Rising
 
 
@@ -18,5 +18,6 @@ class Prefix(Draw):
     name, words = "prefix", "first keys"
 
     def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         order = torch.arange(population, device=generator.device)
         return [order[:size] for size in n]

@@ -13,6 +13,7 @@ from attnlimit.designs.independent import Independent
 from attnlimit.designs.kept import Kept
 from attnlimit.discover import built, record, subclasses
 from attnlimit.errors import InputError
+from attnlimit.inputs import shown
 
 WEIGHTS = ("plain", "rest")
 
@@ -90,12 +91,12 @@ class Sampling:
     def from_dict(cls, given: object) -> Sampling:
         """From what `to_dict` gives, checked."""
         if not isinstance(given, Mapping) or not set(given) <= {"draw", "kept", "weight"}:
-            raise InputError(f"A sampling has the fields draw, kept and weight, got {given!r}.")
+            raise InputError(f"A sampling has the fields draw, kept and weight, got {shown(given)}.")
         draw = built(draws(), given.get("draw", "independent"), "draw")
         try:
             return cls(draw=draw, kept=Kept(**given.get("kept", {})), weight=given.get("weight", "plain"))
         except TypeError as problem:
-            raise InputError(f"A sampling cannot be read from {given!r}: {problem}.") from problem
+            raise InputError(f"A sampling cannot be read from {shown(given)}: {problem}.") from problem
 
 
 PLAIN = Sampling()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, uniform
+from attnlimit.designs.draw import Draw, check_enough, uniform
 from attnlimit.inputs import Count, Rising
 
 
@@ -18,6 +18,7 @@ class Strata(Draw):
     name, words, nested = "strata", "keys of n strata", False
 
     def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         return [_one_per_stratum(population, size, generator) for size in n]
 
 

@@ -18,7 +18,7 @@ from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
 from attnlimit.files.records import record
 from attnlimit.icl.tasks.base import LossKind
-from attnlimit.inputs import as_count, as_counts, as_generator, as_one_of
+from attnlimit.inputs import as_count, as_counts, as_generator, as_one_of, shown
 from attnlimit.measures import Empirical, Measure
 from attnlimit.rates import ErrorCurve, PowerFit, fit_power
 from attnlimit.sampling import Convergence
@@ -107,6 +107,10 @@ class Concentration(Drawn):
     """The exact error of the outputs, to lay beside errors["output"].rms."""
     prompt_law: str
     query_law: str
+
+    def __post_init__(self) -> None:
+        if not self.lengths or any(len(self.lengths) != len(one.n) for one in self.errors.values()):
+            raise InputError(f"Concentration needs errors at each of its lengths, got {shown(self.lengths)}.")
 
     def fit(
         self,

@@ -29,7 +29,7 @@ from attnlimit.icl.infinite import (
     risk_method,
 )
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.inputs import Array, as_count, as_float, as_one_of, as_positive
+from attnlimit.inputs import REPEATS, Array, as_count, as_float, as_one_of, as_positive
 
 LONGEST, TOO_FAR = 1e6, 1e6
 Solver: TypeAlias = Literal["LSODA", "DOP853", "BDF", "Radau"]
@@ -184,7 +184,7 @@ def descend(
     >>> descend(task, balanced(task), step_size=0.5, steps=200).risk[-1] < 1e-6
     tensor(True)
     """
-    size, count = as_positive(step_size, "step_size"), as_count(steps, "steps")
+    size, count = as_positive(step_size, "step_size"), as_count(steps, "steps", REPEATS)
     every = max(1, count // 200) if record_every is None else as_count(record_every, "record_every")
     parts = problem(task, as_theta(task, theta0))
     flat = parts.start

@@ -23,7 +23,7 @@ from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Attention
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.inputs import as_count, as_generator, as_one_of
+from attnlimit.inputs import Repeats, as_count, as_generator, as_one_of
 from attnlimit.measures import Gaussian
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.two_queries import gaussian_pair, pair_moments
@@ -55,7 +55,7 @@ def finite_risk(
     lengths: Sequence[int] | int,
     *,
     attention: Attention = "softmax",
-    prompts: int = 4096,
+    prompts: Repeats = 4096,
     generator: torch.Generator | int = 0,
 ) -> FiniteRisk:
     """R_L(θ) = E loss on prompts of L tokens, for every L.
@@ -79,12 +79,9 @@ def finite_risk(
             if attention == "linear"
             else _exact(task, theta, sizes, attention)
         )
-    count = as_count(prompts, "prompts")
-    if count < 2:
-        raise InputError(f"prompts must be at least 2, got {count}: the standard error is their spread.")
-    losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator), attention)
-    method = f"Monte Carlo, {count:,} prompts, nested lengths"
-    return FiniteRisk(sizes, losses.mean(0), losses.std(0) / count**0.5, method)
+    losses = sampled_losses(task, theta.embed(), sizes, prompts, as_generator(generator), attention)
+    method = f"Monte Carlo, {prompts:,} prompts, nested lengths"
+    return FiniteRisk(sizes, losses.mean(0), losses.std(0) / prompts**0.5, method)
 
 
 class _Errors(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
+from attnlimit.inputs import shown
 from attnlimit.rates.fits import PowerFit, fit_power
 from attnlimit.rates.local import local_exponents
 
@@ -154,7 +155,7 @@ class ErrorCurve(Drawn):
     def from_dict(cls, record: object) -> ErrorCurve:
         """From what `to_dict` gives, checked."""
         if not isinstance(record, Mapping) or not set(FIELDS) <= set(record) <= {*FIELDS, *OPTIONAL}:
-            raise InputError(f"A curve has the fields {', '.join(FIELDS)}, got {record!r}.")
+            raise InputError(f"A curve has the fields {', '.join(FIELDS)}, got {shown(record)}.")
         arrays = {name: _numbers(value, name) for name, value in record.items() if name in ARRAYS}
         return cls(**{**record, **arrays, "n": tuple(record["n"])})
 
@@ -173,7 +174,7 @@ def _numbers(value: Any, name: str) -> Float[Tensor, ...]:
     try:
         return torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise InputError(f"{name} of a curve must be numbers, got {value!r}.") from problem
+        raise InputError(f"{name} of a curve must be numbers, got {shown(value)}.") from problem
 
 
 def _plain(value: object) -> object:

@@ -27,8 +27,8 @@ def as_horizon(H: object, name: str = "H") -> float | Tensor:
     """A number ≥ 0, infinity included, or a tensor of them."""
     h = torch.as_tensor(H, dtype=torch.float64) if isinstance(H, Tensor | float | int | np.number) else None
     if h is None or isinstance(H, bool) or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
-        raise InputError(f"The horizon must be a number of at least 0, got {shown(H)}.")
-    return h if isinstance(H, Tensor) else float(h)
+        raise InputError(f"{name} must be a number of at least 0, got {shown(H)}.")
+    return h if h.ndim else float(h)
 
 
 Horizon: TypeAlias = Annotated[float | Tensor, as_horizon]
@@ -45,15 +45,15 @@ class Rates(Recorded):
 
     horizon: Horizon
     """The H that the exponents were computed from."""
-    paper: float | Tensor
+    paper: Horizon
     """1/(2(1 + H²)): published, for moments of the output law [bohbot2026token]."""
-    bound: float | Tensor
+    bound: Horizon
     """min(1/2, 1/(2H²)): a proved upper bound of E_x E‖Γ_n − Γ‖, up to powers of log n."""
-    mean: float | Tensor
+    mean: Horizon
     """min(1/2, 1/(1 + H²)): E_x E‖Γ_n − Γ‖."""
-    mean_rms: float | Tensor
+    mean_rms: Horizon
     """1/2 for H ≤ 1, else (√(1 + 8/H²) − 1)/4: E_x (E‖Γ_n − Γ‖²)^{1/2}."""
-    rms: float | Tensor
+    rms: Horizon
     """1/2 for H² ≤ 1/2, else (√(1 + 4/H²) − 1)/4: (E_x E‖Γ_n − Γ‖²)^{1/2}."""
     note: str = GAUSSIAN
     """What the exponents hold for."""

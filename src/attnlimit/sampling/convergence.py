@@ -16,7 +16,7 @@ from attnlimit.designs.sampling import PLAIN
 from attnlimit.discover import built, subclasses
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown, RateNotResolved
-from attnlimit.inputs import as_count, as_counts, as_generator
+from attnlimit.inputs import Repeats, as_counts, as_generator
 from attnlimit.measures import Measure
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
@@ -65,6 +65,8 @@ class Convergence(Drawn):
     @classmethod
     def joined(cls, parts: Sequence[Convergence]) -> Convergence:
         """The replicates of all parts as one experiment."""
+        if not parts:
+            raise InputError("parts is empty: give at least one experiment to join.")
         rows = {name: [getattr(one, name) for one in parts] for name in ("squares", "norms", "agreed")}
         known: Any = {name: torch.cat(found) for name, found in rows.items() if found[0] is not None}
         return replace(parts[0], **known)
@@ -189,7 +191,7 @@ def measure_convergence(
     statistic: Statistic | str = "map",
     sampling: Sampling = PLAIN,
     queries: Queries = None,
-    replicates: int = 32,
+    replicates: Repeats = 32,
     generator: torch.Generator | int = 0,
     progress: Progress | None = None,
 ) -> Convergence:
@@ -212,17 +214,14 @@ def measure_convergence(
     Convergence(map, n = 100 … 400, rms 0.14 … 0.0708; Monte Carlo, 100 replicates, nested prefixes, \
 m = 256 fresh queries a replicate)
     """
-    count = as_count(replicates, "replicates")
-    if count < 2:
-        raise InputError(f"replicates must be at least 2, got {count}: standard errors are their spread.")
     asked = as_statistic(statistic)
     experiment = asked.experiment(set_up(head, law, n, sampling, queries))
     generator = as_generator(generator, law.device)
     rows = []
-    for done in range(1, count + 1):
+    for done in range(1, replicates + 1):
         rows.append(experiment.row(generator))
         if progress is not None:
-            progress(done, count)
+            progress(done, replicates)
     return _gathered(str(asked), experiment, rows)._of(as_counts(n))
 
 

@@ -85,6 +85,14 @@ class Floor(NamedTuple):
         return self.value
 
 
+def as_vector(vector: Tensor, size: int) -> Tensor:
+    """One task vector, of so many finite numbers."""
+    vector = as_float(vector, "vector")
+    if vector.shape != (size,):
+        raise InputError(f"vector must be one task vector, of shape ({size},), got {tuple(vector.shape)}.")
+    return vector
+
+
 def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """White noise on the generator's device."""
     return torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device)

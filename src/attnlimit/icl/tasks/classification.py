@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, normal
+from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, as_vector, normal
 from attnlimit.inputs import Array, as_count, as_one_of
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2
@@ -61,6 +61,7 @@ class Classification(InContextTask):
         return Prompts(tokens, pad(x[:, 0], (0, 1)), y[:, 0], m)
 
     def prompt_law(self, vector: Tensor) -> Mixture:
+        vector = as_vector(vector, self.dim)
         cov = pad(self.cov.to(vector), (0, 1, 0, 1))
         centre = torch.cat([vector, vector.new_ones(1)])
         return Mixture([0.5, 0.5], [Gaussian(centre, cov), Gaussian(-centre, cov)])

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, normal
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_vector, normal
 from attnlimit.inputs import as_count, as_positive
 from attnlimit.measures import Gaussian, Mixture
 
@@ -59,6 +59,7 @@ class MixtureDenoising(InContextTask):
         return output
 
     def prompt_law(self, vector: Tensor) -> Mixture:
+        vector = as_vector(vector, self.components * self.dim)
         spread = vector.new_tensor(self.spread)
         parts = [Gaussian(centre, spread) for centre in vector.reshape(self.components, self.dim)]
         return Mixture([1 / self.components] * self.components, parts)

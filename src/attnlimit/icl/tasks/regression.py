@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, normal
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, as_vector, normal
 from attnlimit.inputs import Array, as_count
 from attnlimit.measures import Gaussian
 
@@ -90,7 +90,7 @@ class LinearRegression(InContextTask):
         return torch.cat([top, bottom], -2)
 
     def prompt_law(self, vector: Tensor) -> Gaussian:
-        return Gaussian(cov=self.prompt_cov(vector))
+        return Gaussian(cov=self.prompt_cov(as_vector(vector, self.dim)))
 
     def tilted_mean(
         self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]

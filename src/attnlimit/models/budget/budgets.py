@@ -324,7 +324,11 @@ def _check_grid(entries: tuple[HeadBudget, ...], layers: int, heads: int) -> Non
 
 def _heads(model: Any) -> list[int]:
     """Heads of each layer, from numbers, layer infos or a model; 0 where only a call of the layer will tell."""
-    layers = model if isinstance(model, Iterable) and not isinstance(model, str | torch.Tensor) else None
+    layers = (
+        model
+        if isinstance(model, Iterable) and not isinstance(model, str | torch.Tensor | np.ndarray)
+        else None
+    )
     if layers is None:
         if not hasattr(model, "named_modules"):
             raise InputError(

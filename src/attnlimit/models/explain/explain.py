@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import ModelNotSupported
 from attnlimit.inputs import as_positive
 from attnlimit.models.analyse.analyze import Reading, analyze, refuse_too_large
@@ -36,6 +37,7 @@ METHOD = (
 )
 
 
+@door
 def explain(
     model: str | Path | Loaded,
     text: str | Document | None = None,

@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import FunctionType, NoneType, UnionType
 from typing import (
@@ -92,15 +92,18 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
     """`skip` arguments, self or the class, are no one's to give; `homes` know the names in the annotations."""
     if hasattr(function, "has_door"):
         return function
-    checks: dict[str, Check] = {}
-    places: list[str] = []
+
+    @cache
+    def read() -> tuple[list[str], dict[str, Check]]:
+        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        names = {name: value for home in homes for name, value in vars(home).items()}
+        return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD], checks_of(
+            parameters, names
+        )
 
     @wraps(function)
     def through(*args: Any, **named: Any) -> Any:
-        if not places:
-            parameters = list(inspect.signature(function).parameters.values())[skip:]
-            checks.update(checks_of(parameters, {k: v for home in homes for k, v in vars(home).items()}))
-            places.extend([one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD] or [""])
+        places, checks = read()
         sizes: Sizes = {}
         given = list(args)
         for place, name in enumerate(places[: len(args) - skip], skip):
@@ -160,8 +163,10 @@ def check_of(hint: Any) -> Check | None:
     origin, inner = get_origin(hint), get_args(hint)
     kind = origin or hint
     if origin is Annotated:
-        own = next((one for one in inner[1:] if inspect.isfunction(one)), None)
-        return check_of(inner[0]) if own is None else Check("", lambda value, name, _: own(value, name))
+        plain, own = check_of(inner[0]), inner[1]
+        if isinstance(own, str) and plain is not None:
+            return plain._replace(what=own)
+        return Check("", lambda value, name, _: own(value, name)) if inspect.isfunction(own) else plain
     if origin in (Union, UnionType):
         return _union(inner)
     if kind in PLAIN:
@@ -281,18 +286,13 @@ def _union(members: tuple[Any, ...]) -> Check | None:
             raise wrong
         return value if keep and isinstance(first, Path) else first
 
-    return Check(_listed(members, checks), take, " ".join(dict.fromkeys(one.do for one in checks if one.do)))
+    return Check(_listed(checks), take, " ".join(dict.fromkeys(one.do for one in checks if one.do)))
 
 
-def _listed(members: tuple[Any, ...], checks: list[Check]) -> str:
+def _listed(checks: list[Check]) -> str:
     words = list(dict.fromkeys(one.what for one in checks))
-    if Tensor in members and np.ndarray in members:
-        spare = ("a tensor", "a numpy array", "a sequence", "a finite number", "a whole number")
-        words = ["numbers (a tensor, an array, a list or one number)", *(w for w in words if w not in spare)]
     if "a finite number" in words and "a whole number" in words:
         words.remove("a whole number")
-    if torch.Generator in members:
-        words = ["a seed (int)" if word == "a whole number" else word for word in words]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 

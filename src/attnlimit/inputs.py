@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import ModuleType
 from typing import Annotated, TypeAlias, TypeVar, get_args
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 
-Array: TypeAlias = Tensor | np.ndarray | Sequence[object] | float | int
+Array: TypeAlias = Annotated[
+    Tensor | np.ndarray | Sequence[object] | float | int, "numbers (a tensor, an array, a list or one number)"
+]
 """What public functions accept: tensors and numpy arrays as they are, plain numbers converted."""
 EXACT = (torch.float32, torch.float64)
 """What is computed in; narrower numbers are taken as float32."""
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-REPEATS = 999_999
 T = TypeVar("T")
 
 
@@ -90,35 +91,31 @@ def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) 
     return points
 
 
-def as_count(n: object, name: str = "n", most: float | int = 2**63 - 1) -> int:
-    """A whole number ≥ 1 (a float such as 1e6 is accepted when it is whole)."""
-    if (
-        isinstance(n, bool)
-        or not isinstance(n, int | float | np.integer | np.floating)
-        or not 1 <= n < np.inf
-        or n != int(n)
-    ):
-        raise InputError(f"{name} must be a whole number of at least 1, got {shown(n)}.")
-    if n > most:
-        raise InputError(f"{name} must be a whole number of at most {most:.7g}, got {shown(n)}.")
-    return int(n)
+def whole(least: int, most: int = 2**63 - 1, why: str = "") -> Callable[..., int]:
+    """Takes whole numbers from `least` to `most`, also as a float such as 1e6 (a value and its name, as all such checks)."""
+
+    def check(n: object, name: str = "n") -> int:
+        number = isinstance(n, int | float | np.integer | np.floating) and not isinstance(n, bool)
+        if not number or not least <= n < np.inf or n != int(n):  # type: ignore[operator, call-overload]
+            raise InputError(f"{name} must be a whole number of at least {least}, got {shown(n)}{why}.")
+        if n > most:  # type: ignore[operator]
+            raise InputError(f"{name} must be a whole number of at most {most:,}, got {shown(n)}.")
+        return int(n)  # type: ignore[call-overload, no-any-return]
+
+    return check
 
 
-def as_repeats(n: object, name: str) -> int:
-    """A whole number of at least 2 by which the time grows; a million is not waited for."""
-    if as_count(n, name, most=REPEATS) < 2:
-        raise InputError(f"{name} must be at least 2, got {shown(n)}: the error estimate is their spread.")
-    return as_count(n, name)
+as_count = whole(1)
 
 
-def as_counts(n: object, name: str = "n", most: float | int = 2**63 - 1) -> list[int]:
+def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) -> list[int]:
     """One or several whole numbers ≥ 1."""
     if isinstance(n, Tensor | np.ndarray) and not getattr(n, "is_meta", False):
         n = n.tolist()
     values = list(n) if isinstance(n, Sequence | range) and not isinstance(n, str) else [n]
     if not values:
         raise InputError(f"{name} is empty: give at least one number of tokens.")
-    return [as_count(one, name, most) for one in values]
+    return [check(one, name) for one in values]
 
 
 def as_positive(value: object, name: str) -> float:
@@ -128,6 +125,14 @@ def as_positive(value: object, name: str) -> float:
         raise InputError(f"{name} must be a finite number above 0, got {shown(value)}.")
     if value > 1e150:
         raise InputError(f"{name} must be at most 1e150, got {shown(value)}: its square is needed.")
+    return float(value)
+
+
+def as_chance(value: object, name: str) -> float:
+    """A probability that is neither 0 nor 1."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise InputError(f"{name} must be a probability, between 0 and 1 exclusive, got {shown(value)}.")
     return float(value)
 
 
@@ -203,9 +208,12 @@ def as_places(
 
 
 Count: TypeAlias = Annotated[int, as_count]
-"""In an annotation: a whole number ≥ 1."""
-Repeats: TypeAlias = Annotated[int, as_repeats]
-"""Replicates, of at least 2."""
-Positive: TypeAlias = Annotated[float, as_positive]
+"""In an annotation, for doors: a whole number ≥ 1."""
+Natural: TypeAlias = Annotated[int, whole(0)]
+Steps: TypeAlias = Annotated[int, whole(1, 999_999)]
+"""By which the time grows: a million is not waited for."""
+Repeats: TypeAlias = Annotated[int, whole(2, 999_999, ": their spread tells the error")]
+Positive: TypeAlias = Annotated[float | int, as_positive]
+Chance: TypeAlias = Annotated[float | int, as_chance]
 Rising: TypeAlias = Annotated[Sequence[int], as_rising]
 Device: TypeAlias = Annotated[torch.device | str, as_device]

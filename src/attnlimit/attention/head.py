@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_float, as_points, as_positive
+from attnlimit.inputs import Array, Positive, as_float, as_points, as_positive
 from attnlimit.measures.base import Measure
 
 
@@ -134,10 +134,9 @@ class Head:
         out = "identity values" if f.V is None else f"{f.V.shape[-2]}-d values"
         return f"{type(self).__name__}({count}{self.query_dim}-d queries, {self.key_dim}-d keys{rank}, {out})"
 
-    def scaled(self, kappa: float) -> Head:
+    def scaled(self, kappa: Positive) -> Head:
         """The head with all scores multiplied by κ; κ → ∞ is hardmax."""
         f = self.factors
-        kappa = as_positive(kappa, "kappa")
         bias = None if f.query_bias is None else kappa * f.query_bias
         return self._of(replace(f, right=kappa * f.right, query_bias=bias))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,8 +15,6 @@ from attnlimit.designs.kept import Kept
 from attnlimit.discover import built, record, subclasses
 from attnlimit.errors import InputError
 from attnlimit.inputs import shown
-
-WEIGHTS = ("plain", "rest")
 
 
 def draws() -> dict[str, type[Draw]]:
@@ -36,16 +35,7 @@ class Sampling:
 
     draw: Draw = field(default_factory=Independent)
     kept: Kept = field(default_factory=Kept)
-    weight: str = "plain"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.draw, Draw):
-            names = ", ".join(f"{one.__name__}()" for one in draws().values())
-            raise InputError(f"draw must be a way of drawing keys, one of {names}; got {self.draw!r}.")
-        if not isinstance(self.kept, Kept):
-            raise InputError(f"kept must be Kept(own=…, sinks=…, window=…, top=…), got {self.kept!r}.")
-        if self.weight not in WEIGHTS:
-            raise InputError(f"weight must be 'plain' or 'rest', got {self.weight!r}.")
+    weight: Literal["plain", "rest"] = "plain"
 
     def stands_for(self, rest: Float[Tensor, "m 1"], n: Float[Tensor, "#m k"]) -> Float[Tensor, "m k"]:
         """How many keys of the rest each drawn one weighs for: R/min(n, R), or 1."""

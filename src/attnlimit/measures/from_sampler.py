@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import Repeats, as_count, shown
+from attnlimit.inputs import Repeats, as_count, shown, whole
 from attnlimit.measures.base import Kind, Measure, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
@@ -47,7 +47,7 @@ class FromSampler(Measure):
     ) -> None:
         super().__init__(dim, **kind)
         self.transform = transform
-        self.uniforms = as_count(dim if uniforms is None else uniforms, "uniforms", SobolEngine.MAXDIM)
+        self.uniforms = whole(1, SobolEngine.MAXDIM)(dim if uniforms is None else uniforms, "uniforms")
         sets = uniform_sets(self.uniforms, as_count(points, "points"), scrambles)
         self._replicas = tuple(Empirical(self._tokens(u.to(self._like), dim)) for u in sets)
         self._average = Mixture(self._like.new_full((scrambles,), 1 / scrambles), self._replicas)

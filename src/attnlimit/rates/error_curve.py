@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -55,16 +55,15 @@ class ErrorCurve(Drawn):
     """The error of each replicate, for the interval of a fit."""
 
     def __post_init__(self) -> None:
-        n = tuple(self.n)
-        if not n or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in n):
-            raise InputError(f"The n of a curve must be whole numbers of at least 0, got {self.n!r}.")
+        n = self.n
+        if not n or min(n) < 0:
+            raise InputError(f"The n of a curve must be whole numbers of at least 0, got {shown(n)}.")
         if any(after <= before for before, after in pairwise(n)):
             raise InputError(f"The n of a curve must increase, got {list(n)}.")
-        object.__setattr__(self, "n", n)
         for name in ("error", "standard_error", "keys"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _checked(value, n, name))
+                object.__setattr__(self, name, _checked(value, name))
         if self.rows is not None:
             object.__setattr__(self, "rows", _numbers(self.rows, "rows"))
 
@@ -160,10 +159,8 @@ class ErrorCurve(Drawn):
         return cls(**{**record, **arrays, "n": tuple(record["n"])})
 
 
-def _checked(value: Any, n: Sequence[int], name: str) -> Float[Tensor, " n"]:
+def _checked(value: Any, name: str) -> Float[Tensor, " n"]:
     numbers = _numbers(value, name)
-    if numbers.shape != (len(n),):
-        raise InputError(f"A curve needs one {name} per n, got shape {tuple(numbers.shape)} for {len(n)} n.")
     finite = numbers.isfinite() if name != "standard_error" else ~numbers.isnan()
     if not bool((finite & (numbers >= 0)).all()):
         raise InputError(f"{name} of a curve must be finite and at least 0, got {numbers.tolist()}.")

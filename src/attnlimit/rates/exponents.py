@@ -27,7 +27,8 @@ def as_horizon(H: object, name: str = "H") -> float | Tensor:
     """A number ≥ 0, infinity included, or a tensor of them."""
     h = torch.as_tensor(H, dtype=torch.float64) if isinstance(H, Tensor | float | int | np.number) else None
     if h is None or isinstance(H, bool) or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
-        raise InputError(f"{name} must be a number of at least 0, got {shown(H)}.")
+        what = "The horizon" if name == "H" else name
+        raise InputError(f"{what} must be a number of at least 0, got {shown(H)}.")
     return h if h.ndim else float(h)
 
 

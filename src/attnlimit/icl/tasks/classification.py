@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, as_vector, normal
-from attnlimit.inputs import Array, as_count, as_one_of
+from attnlimit.inputs import Array, Count, as_count
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2
 
@@ -34,17 +34,17 @@ class Classification(InContextTask):
 
     def __init__(
         self,
-        dim: int | None = None,
+        dim: Count | None = None,
         cov: Array = 1.0,
         *,
         vector_cov: Array = 1.0,
         loss: LossKind = "logistic",
     ) -> None:
-        self.cov = as_cov(cov, None if dim is None else as_count(dim, "dim"), "cov")
+        self.cov = as_cov(cov, dim, "cov")
         self.dim = len(self.cov)
         self.token_dim = self.dim + 1
         self.vector_cov = as_cov(vector_cov, self.dim, "vector_cov")
-        self.loss = as_one_of(loss, LossKind, "loss")
+        self.loss = loss
 
     def __repr__(self) -> str:
         return f"Classification(d = {self.dim}, {self.loss} loss)"

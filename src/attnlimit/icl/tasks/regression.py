@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, as_vector, normal
-from attnlimit.inputs import Array, as_count
+from attnlimit.inputs import Array, Count, as_count
 from attnlimit.measures import Gaussian
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
@@ -36,19 +36,19 @@ class LinearRegression(InContextTask):
 
     def __init__(
         self,
-        dim: int | None = None,
+        dim: Count | None = None,
         cov: Array = 1.0,
         *,
-        noise: float | int = 0.1,
+        noise: float = 0.1,
         vector_cov: Array | None = None,
         query_cov: Array | None = None,
     ) -> None:
-        self.cov = as_cov(cov, None if dim is None else as_count(dim, "dim"), "cov")
+        self.cov = as_cov(cov, dim, "cov")
         self.dim = len(self.cov)
         self.token_dim = self.dim + 1
-        if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
+        if noise < 0:
             raise InputError(f"noise is a variance, a finite number of at least 0, got {noise!r}.")
-        self.noise = float(noise)
+        self.noise = noise
         self.vector_cov = as_cov(1 / self.dim if vector_cov is None else vector_cov, self.dim, "vector_cov")
         self.query_cov = self.cov if query_cov is None else as_cov(query_cov, self.dim, "query_cov")
 

@@ -36,7 +36,7 @@ from jaxtyping import AbstractArray
 from torch import Tensor
 
 from attnlimit.errors import InputError, TooLarge
-from attnlimit.inputs import as_device, shown
+from attnlimit.inputs import as_device, as_number, shown
 
 T = TypeVar("T")
 NO: Any = object()
@@ -181,23 +181,14 @@ def check_of(hint: Any) -> Check | None:
 # --- plain kinds --------------------------------------------------------------------------------------
 
 
-def _scalar(value: Any) -> Any:
-    """A number of numpy's or torch's as Python's."""
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 0):
-        return NO if getattr(value, "is_meta", False) else value.item()
-    return value
-
-
 def _whole(value: Any, *_: object) -> Any:
-    value = _scalar(value)
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return int(value) if whole and not isinstance(value, bool) and -(2**63) <= value < 2**63 else NO
+    number = as_number(value)
+    return NO if number is None or not -(2**63) <= number < 2**63 or number != int(number) else int(number)
 
 
 def _real(value: Any, *_: object) -> Any:
-    value = _scalar(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308
-    return float(value) if number else NO
+    number = as_number(value)
+    return NO if number is None or not -1e308 < number < 1e308 else float(number)
 
 
 def _path(value: Any, *_: object) -> Any:
@@ -397,8 +388,9 @@ def _recipe(kind: type) -> str:
     if "made_by" in vars(kind) or not kind.__module__.startswith("attnlimit."):
         return vars(kind).get("made_by", "")
     if inspect.isabstract(kind):
-        kinds = [one for one in type.__subclasses__(kind) if not inspect.isabstract(one)]
-        some = ", ".join(one.__name__ for one in kinds if not one.__name__.startswith("_"))
+        kinds: list[type] = type.__subclasses__(kind)
+        names = (one.__name__ for one in kinds if not inspect.isabstract(one))
+        some = ", ".join(name for name in names if not name.startswith("_"))
         return f"Such are {some}." if some else ""
     wanted = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
     return f"Make one with {kind.__name__}({', '.join(one.name for one in wanted if one.kind is not one.VAR_KEYWORD)})."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import ModuleType
-from typing import Annotated, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -91,16 +91,27 @@ def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) 
     return points
 
 
+def as_number(value: Any) -> int | float | None:
+    """A number of numpy's, torch's or Python's as Python's; None where it is none."""
+    if (
+        isinstance(value, np.generic | np.ndarray | Tensor)
+        and not value.ndim
+        and not getattr(value, "is_meta", False)
+    ):
+        value = value.item()
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def whole(least: int, most: int = 2**63 - 1, why: str = "") -> Callable[..., int]:
     """Takes whole numbers from `least` to `most`, also as a float such as 1e6 (a value and its name, as all such checks)."""
 
     def check(n: object, name: str = "n") -> int:
-        number = isinstance(n, int | float | np.integer | np.floating) and not isinstance(n, bool)
-        if not number or not least <= n < np.inf or n != int(n):  # type: ignore[operator, call-overload]
+        number = as_number(n)
+        if number is None or not least <= number < np.inf or number != int(number):
             raise InputError(f"{name} must be a whole number of at least {least}, got {shown(n)}{why}.")
-        if n > most:  # type: ignore[operator]
+        if number > most:
             raise InputError(f"{name} must be a whole number of at most {most:,}, got {shown(n)}.")
-        return int(n)  # type: ignore[call-overload, no-any-return]
+        return int(number)
 
     return check
 
@@ -120,20 +131,20 @@ def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) 
 
 def as_positive(value: object, name: str) -> float:
     """A finite number > 0."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
+    number = as_number(value)
+    if number is None or not 0 < number < np.inf:
         raise InputError(f"{name} must be a finite number above 0, got {shown(value)}.")
-    if value > 1e150:
+    if number > 1e150:
         raise InputError(f"{name} must be at most 1e150, got {shown(value)}: its square is needed.")
-    return float(value)
+    return float(number)
 
 
 def as_chance(value: object, name: str) -> float:
     """A probability that is neither 0 nor 1."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+    number = as_number(value)
+    if number is None or not 0 < number < 1:
         raise InputError(f"{name} must be a probability, between 0 and 1 exclusive, got {shown(value)}.")
-    return float(value)
+    return float(number)
 
 
 def as_generator(generator: object, device: torch.device | str = "cpu") -> torch.Generator:

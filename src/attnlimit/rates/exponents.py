@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.files.records import Recorded
-from attnlimit.inputs import shown
+from attnlimit.inputs import as_number, shown
 from attnlimit.measures import Measure
 from attnlimit.rates.horizon import horizon
 
@@ -25,8 +24,9 @@ NAMES = ("paper", "bound", "mean", "mean_rms", "rms")
 
 def as_horizon(H: object, name: str = "H") -> float | Tensor:
     """A number ≥ 0, infinity included, or a tensor of them."""
-    h = torch.as_tensor(H, dtype=torch.float64) if isinstance(H, Tensor | float | int | np.number) else None
-    if h is None or isinstance(H, bool) or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
+    number = H if isinstance(H, Tensor) else as_number(H)
+    h = None if number is None else torch.as_tensor(number, dtype=torch.float64)
+    if h is None or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
         what = "The horizon" if name == "H" else name
         raise InputError(f"{what} must be a number of at least 0, got {shown(H)}.")
     return h if h.ndim else float(h)

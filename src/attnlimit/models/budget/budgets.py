@@ -335,7 +335,7 @@ def _heads(model: Any) -> list[int]:
                 f"model must be a model (load(name).model) or the heads of its layers, got {shown(model)}."
             )
         layers = attention_layers(model)
-    counts = [one if isinstance(one, int) else getattr(one, "heads", None) for one in layers]
+    counts: list[Any] = [one if isinstance(one, int) else getattr(one, "heads", None) for one in layers]
     if not all(isinstance(one, int) for one in counts):
         raise InputError(f"model must be a model, or a number of heads for each layer, got {shown(model)}.")
     if not counts:

@@ -259,9 +259,11 @@ def _union(members: tuple[Any, ...]) -> Check | None:
     if len(checks) < len(members):
         return None
     checks.sort(key=lambda check: check.what == WORDS)
-    keep = Path in members and str in members
+    named = str in members and any((get_origin(one) or one) in (Path, os.PathLike) for one in members)
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
+        if named and isinstance(value, str):  # stays what it is: a name may be of a path or of something else
+            return NO if "\0" in value else value
         wrong: InputError | None = None
         first = NO
         for check in checks:
@@ -275,7 +277,7 @@ def _union(members: tuple[Any, ...]) -> Check | None:
             first = found if first is NO else first
         if first is NO and wrong is not None:
             raise wrong
-        return value if keep and isinstance(first, Path) else first
+        return first
 
     return Check(_listed(checks), take, " ".join(dict.fromkeys(one.do for one in checks if one.do)))
 

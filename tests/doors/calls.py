@@ -94,7 +94,7 @@ def core() -> Iterator[Call]:
     one: dict[str, Any] = {"head": head, "measure": tokens, "n": 4, "query": x[0], "direction": x[1]}
     yield Call("error_law of tokens", al.error_law, {**one, "sampling": plan, "positions": 3})
     yield Call("error_law of a law", al.error_law, {**one, "measure": sphere})
-    found = al.error_law(head, sphere, 4, x[0], x[1])
+    found = al.error_law(head, tokens, 4, x[0], x[1], sampling=plan, positions=3)
     yield Call("ErrorLaw", al.ErrorLaw, {name: getattr(found, name) for name in found.__dataclass_fields__}, ("method",), record=True)  # fmt: skip
     for method, value in {
         "cdf": 0.1,
@@ -145,7 +145,7 @@ def core() -> Iterator[Call]:
     yield Call("prefixes", lambda **given: list(al.prefixes(**given)), {"head": head, "tokens": tokens.tokens, "n": [1, 2], "queries": x, "block": 8})  # fmt: skip
     yield Call("horizon", al.horizon, {"head": head, "law": law, "kind": "two-sided", "queries": law})
     yield Call("rates", al.rates, {"head": head, "law": law, "queries": law})
-    yield Call("exponents", al.exponents, {"H": 0.5})
+    yield Call("exponents", al.exponents, {"H": 0.5}, infinite=True)
     errors = [0.5, 0.26, 0.12, 0.06]
     fitted: dict[str, Any] = {"n": [4, 16, 64, 256], "errors": errors, "standard_errors": [0.001] * 4, "statistic": "mean", "level": 0.9, "resamples": 1000, "generator": 0}  # fmt: skip
     yield Call("fit_power", al.fit_power, {**fitted, "max_width": 1.0})
@@ -174,7 +174,7 @@ def core() -> Iterator[Call]:
     measured = al.measure_convergence(head, law, n, replicates=5, queries=4)
     yield Call("Convergence.curve", measured.curve, {"statistic": "rms"})
     yield Call("Convergence.joined", al.Convergence.joined, {"parts": [measured, measured]})
-    yield Call("Rates", al.Rates, {"horizon": 0.5, "paper": 0.5, "bound": 0.5, "mean": 0.5, "mean_rms": 0.5, "rms": 0.5, "note": "", "bounded": False}, ("note",))  # fmt: skip
+    yield Call("Rates", al.Rates, {"horizon": 0.5, "paper": 0.5, "bound": 0.5, "mean": 0.5, "mean_rms": 0.5, "rms": 0.5, "note": "", "bounded": False}, ("note",), infinite=True)  # fmt: skip
     yield Call("Fresh", al.Fresh, {"count": 4})
     yield Call("Own", al.Own, {"count": 4})
     yield Call("Given", al.Given, {"x": x, "positions": [0, 1]})
@@ -229,7 +229,7 @@ def of_icl() -> Iterator[Call]:
     yield Call("icl.ar1", icl.ar1, {"dim": 2, "rho": 0.5})
     yield Call("icl.Block", icl.Block, {"A": eye, "b": 1.0})
     yield Call("icl.Weights", icl.Weights, {"U": eye, "V": eye})
-    yield Call("icl.Prompts", icl.Prompts, {"tokens": torch.zeros(3, 4, 2), "query": x.float(), "target": x[:, 0].float(), "vector": x.float()})  # fmt: skip
+    yield Call("icl.Prompts", icl.Prompts, {"tokens": torch.zeros(3, 4, 2), "query": x.float(), "target": x[:, 0].float(), "vector": x.float()}, record=True)  # fmt: skip
     yield Call(
         "icl.Floor", icl.Floor, {"value": 0.1, "standard_error": 0.1, "kind": "bayes"}, ("kind",), record=True
     )
@@ -272,7 +272,10 @@ def of_icl() -> Iterator[Call]:
     done = icl.train(**trained)
     yield Call("icl.Training.weights", done.weights, {"length": 4, "seed": 0})
     yield Call(
-        "icl.Training", icl.Training, {name: getattr(done, name) for name in done.__dataclass_fields__}
+        "icl.Training",
+        icl.Training,
+        {name: getattr(done, name) for name in done.__dataclass_fields__},
+        record=True,
     )
     path = icl.descend(task, block, step_size=0.1, steps=4)
     yield Call("icl.WeightPath", icl.WeightPath, {name: getattr(path, name) for name in path.__dataclass_fields__}, ("form", "method", "stopped"), record=True)  # fmt: skip

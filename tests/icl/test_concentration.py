@@ -172,7 +172,7 @@ def test_bad_input() -> None:
         InputError, match="replicates must be a whole number of at least 2, got 1: their spread"
     ):
         Trials(replicates=1)
-    with pytest.raises(InputError, match="loss must be one of squared, logistic, got 'hinge'"):
+    with pytest.raises(InputError, match="kind must be one of squared, logistic, got 'hinge'"):
         Loss("hinge", lambda x: x[:, 0])
     with pytest.raises(
         InputError, match=r"target must give shape \(64,\) or \(64, 2\) for 64 queries, got \(64, 3\)"

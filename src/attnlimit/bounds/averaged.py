@@ -24,7 +24,7 @@ from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.mean_square import light_square
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
-from attnlimit.inputs import Array, Chance, as_count, as_generator
+from attnlimit.inputs import Array, Chance, Seeded, as_count, as_generator
 from attnlimit.measures import Measure
 
 
@@ -35,7 +35,7 @@ def averaged(
     queries: Array | Measure | None = None,
     *,
     method: str | None = None,
-    generator: torch.Generator | int | None = None,
+    generator: Seeded | None = None,
     samples: int = 4096,
     delta: Chance = 0.01,
 ) -> Bound:
@@ -135,7 +135,7 @@ def _light(head: Head, law: Measure, n: object, source: Array | Measure, method:
     )
 
 
-def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> str:
+def _choose(source: Array | Measure, generator: Seeded | None) -> str:
     if not isinstance(source, Measure) or (source.population is not None and generator is None):
         return "exact"
     return "closed form" if generator is None else "sampled"
@@ -175,7 +175,7 @@ def _sampled(
     law: Measure,
     source: Array | Measure,
     sizes: Tensor,
-    generator: torch.Generator | int | None,
+    generator: Seeded | None,
     samples: int,
     delta: float,
 ) -> Float[Tensor, " k"]:

@@ -185,7 +185,9 @@ def error_law(
 def along(head: Head, measure: Measure, direction: Array | None) -> Head:
     """The head with one output, which is that in a direction."""
     if direction is not None:
-        return head.along(direction)
+        head = head.along(direction)
+        head.check_fits(measure)
+        return head
     outputs = measure.value_dim if head.factors.V is None else head.factors.V.shape[-2]
     if outputs != 1:
         raise InputError(

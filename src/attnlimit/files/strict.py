@@ -171,7 +171,8 @@ def sentence(problem: ValidationError, names: list[str]) -> str:
     steps = [names[at] if k == 0 and isinstance(at, int) else at for k, at in enumerate(first["loc"])]
     place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in steps).lstrip(".")
     if first["type"] == "value_error":
-        return f"{place}: {first['ctx']['error']}" if place else str(first["ctx"]["error"])
+        told = f"{place}: {first['ctx']['error']}" if place else str(first["ctx"]["error"])
+        return told if told.endswith(".") else f"{told}."
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{place} is an unknown field."
     return f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}, got {shown(first['input'])}."

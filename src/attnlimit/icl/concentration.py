@@ -18,7 +18,7 @@ from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
 from attnlimit.files.records import record
 from attnlimit.icl.tasks.base import LossKind
-from attnlimit.inputs import Count, Repeats, as_counts, as_generator, shown
+from attnlimit.inputs import Count, Repeats, Seeded, as_counts, as_generator, shown
 from attnlimit.measures import Empirical, Measure
 from attnlimit.rates import ErrorCurve, PowerFit, fit_power
 from attnlimit.sampling import Convergence
@@ -155,7 +155,7 @@ def concentration(
     trials: Trials = Trials(),  # noqa: B008  (frozen)
     loss: Loss | None = None,
     exact: bool = True,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> Concentration:
     """Errors between prompts of L tokens and the infinite prompt, averaged over queries x ~ ν, for every replicate and L:

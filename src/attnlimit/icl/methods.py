@@ -91,7 +91,7 @@ class Optimizer:
     kind: Kind = "sgd"
     lr: float | int = 1e-3
     schedule: Schedule = "constant"
-    variance_reduction: Literal["control"] | None = None
+    variance_reduction: Literal[None, "control"] = None
     batch: int = 128
     steps: int = 300_000
     dtype: Dtype = "float32"

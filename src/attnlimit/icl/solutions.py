@@ -23,7 +23,7 @@ from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Attention
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.inputs import Count, Repeats, as_generator
+from attnlimit.inputs import Count, Repeats, Seeded, as_generator
 from attnlimit.measures import Gaussian
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.two_queries import gaussian_pair, pair_moments
@@ -56,7 +56,7 @@ def finite_risk(
     *,
     attention: Attention = "softmax",
     prompts: Repeats = 4096,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
 ) -> FiniteRisk:
     """R_L(θ) = E loss on prompts of L tokens, for every L.
 

@@ -35,7 +35,7 @@ from attnlimit.icl.infinite import Theta, as_theta, balanced, has_exact_risk, in
 from attnlimit.icl.methods import Attention, Evaluation, Optimizer, Saving, Start, State
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.training import Training
-from attnlimit.inputs import as_counts, as_generator
+from attnlimit.inputs import Seeded, as_counts, as_generator
 
 SCHEMA = "attnlimit.icl/2"
 
@@ -108,7 +108,7 @@ class Trial:
         optimizer: Optimizer,
         evaluation: Evaluation,
         start: Start,
-        generator: torch.Generator | int,
+        generator: Seeded,
     ) -> Trial:
         """What the objects cannot check by themselves: that they fit each other."""
         if optimizer.variance_reduction == "control" and not has_exact_risk(task):
@@ -234,7 +234,7 @@ def train(
     optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
     evaluation: Evaluation = Evaluation(),  # noqa: B008
     start: Start = Start(),  # noqa: B008
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
     saving: Saving = Saving(),  # noqa: B008
 ) -> Training:
     """θ_{k+1} = θ_k − lr·ĝ(θ_k), ĝ the gradient of the mean loss of fresh prompts, for one model per length and seed.

@@ -20,7 +20,7 @@ from attnlimit.icl.solutions import FiniteRisk, endpoint, finite_risk, sampled_l
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
 from attnlimit.icl.train import train
-from attnlimit.inputs import Count, Positive, as_count, as_generator
+from attnlimit.inputs import Count, Positive, Seeded, as_count, as_generator
 
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
 EXACT_LENGTHS = tuple(2**k for k in range(25))
@@ -106,7 +106,7 @@ class Transfer(Drawn):
         *,
         optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
         start: Start = Start(),  # noqa: B008
-        generator: torch.Generator | int = 0,
+        generator: Seeded = 0,
     ) -> TrainedCheck:
         """Train at `length` (the one asked for, else the one needed) with `attnlimit.icl.train`, from its own start, and
         compare both models on 20,000 common prompts of that length."""
@@ -142,7 +142,7 @@ def transfer(
     *,
     rel_error: Positive = 0.05,
     theta0: Theta | None = None,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
 ) -> Transfer:
     """The infinite-prompt solution θ_∞, its risk R_L(θ_∞) at every prompt length, and the length from which it is within
     `rel_error` of whatever training on prompts of that length can reach (relative to the risk of predicting 0):

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
-from attnlimit.inputs import Array, Device, as_count, as_generator, as_points, widened
+from attnlimit.inputs import Array, Device, Seeded, as_count, as_generator, as_points, widened
 from attnlimit.measures.spec import Spec
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.caps import RESOLUTION
@@ -370,7 +370,7 @@ class Measure(ABC):
         """Dimension of the values."""
         return self.dim
 
-    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
+    def sample(self, n: int, *, generator: Seeded) -> Empirical:
         """n independent tokens, as a measure. `generator` is a torch.Generator or the seed of a fresh one."""
         from attnlimit.measures.empirical import Empirical
 

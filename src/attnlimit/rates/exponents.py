@@ -25,7 +25,8 @@ NAMES = ("paper", "bound", "mean", "mean_rms", "rms")
 def as_horizon(H: object, name: str = "H") -> float | Tensor:
     """A number ≥ 0, infinity included, or a tensor of them."""
     number = H if isinstance(H, Tensor) else as_number(H)
-    h = None if number is None else torch.as_tensor(number, dtype=torch.float64)
+    real = number is not None and not torch.is_complex(torch.as_tensor(number))
+    h = torch.as_tensor(number, dtype=torch.float64) if real else None
     if h is None or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
         what = "The horizon" if name == "H" else name
         raise InputError(f"{what} must be a number of at least 0, got {shown(H)}.")
@@ -60,6 +61,13 @@ class Rates(Recorded):
     """What the exponents hold for."""
     bounded: bool = False
     """Whether keys or queries are bounded, so that the error is of order n^{−1/2} in the end."""
+
+    def __post_init__(self) -> None:
+        shapes = {name: tuple(torch.as_tensor(getattr(self, name)).shape) for name in ("horizon", *NAMES)}
+        if len({*shapes.values()}) > 1:
+            raise InputError(
+                f"The horizon and its exponents must be for the same heads, got shapes {shapes}."
+            )
 
     @property
     def phase(self) -> Any:

@@ -16,7 +16,7 @@ from attnlimit.designs.sampling import PLAIN
 from attnlimit.discover import built, subclasses
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown, RateNotResolved
-from attnlimit.inputs import Repeats, as_counts, as_generator
+from attnlimit.inputs import Repeats, Seeded, as_counts, as_generator
 from attnlimit.measures import Measure
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
@@ -192,7 +192,7 @@ def measure_convergence(
     sampling: Sampling = PLAIN,
     queries: Queries = None,
     replicates: Repeats = 32,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
     progress: Progress | None = None,
 ) -> Convergence:
     """Errors of attention over n tokens against the limit: that of the law, or attention over a whole

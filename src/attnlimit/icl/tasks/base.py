@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import Array, Count, as_count, as_float, as_generator, as_one_of
+from attnlimit.inputs import Array, Count, Seeded, as_count, as_float, as_generator, as_one_of
 from attnlimit.measures import Measure
 
 
@@ -157,7 +157,7 @@ class InContextTask(ABC):
         self,
         batch: int,
         length: int,
-        generator: torch.Generator | int,
+        generator: Seeded,
         dtype: torch.dtype = torch.float64,
     ) -> Prompts:
         """`batch` independent prompts of `length` tokens, all at once, on the generator's device."""

@@ -6,15 +6,23 @@ import pytest
 import torch
 
 from attnlimit.numerics import laplace
+from attnlimit.numerics.condensed import Condensed
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0, 900.0])
-def test_compiled_loops_and_torch_fill_the_same(spread, generator):
-    """Also where y is so small that a series stands for the exponential, so large that nothing is left, and no product of two
-    finite numbers. 1 + (e^{−y} − 1) is rounded at 1e-16, and y² ≤ 40² multiplies that."""
+def test_compiled_loops_and_torch_add_up_the_same(spread, generator):
+    """Also where all keys are light, so that products of sums stand for them, or spent, so that nothing is left. The series
+    is good to `LIGHT`² / 2 = 5e-9 of what light keys give; torch's 1 + (e^{−y} − 1) is rounded at 1e-16, times y² ≤ 40²."""
     pytest.importorskip("numba")
     tau = torch.linspace(-spread - 20, spread + 4, 50, dtype=torch.float64).expand(3, -1)
-    scores = spread * (torch.rand(3, 40, generator=generator, dtype=torch.float64) - 0.5)
-    plain = laplace._plain(tau, scores, torch.float64)
-    for one, other in zip(plain, laplace._compiled(tau, scores, torch.float64), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=2e-13)
+    scores, number, square = torch.rand(3, 3, 40, generator=generator, dtype=torch.float64)
+    vector = torch.randn(3, 40, 5, generator=generator, dtype=torch.float64)
+    keys = Condensed(spread * (scores - 0.5), number - 0.1, vector, square)
+    size = keys._replace(number=keys.number.abs(), vector=vector.abs())
+    found, expected, largest = (
+        laplace._compiled(tau, keys),
+        laplace._plain(tau, keys),
+        laplace._plain(tau, size),
+    )
+    for one, other, scale in zip(found, expected, largest, strict=True):
+        assert ((one - other).abs() <= 1e-8 * scale.abs() + 1e-12).all()

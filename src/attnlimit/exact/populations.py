@@ -108,7 +108,7 @@ def _bins(
 ) -> Condensed:
     """Bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
     taken at the bin's mean weight. They are condensed at once."""
-    low, high = torch.aminmax(scores, dim=1)
+    low, high = scores.amin(1), scores.amax(1)
     if skipped is not None:  # hidden keys have score −∞
         low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(1)
     count = int(((high - low).max() / (WIDTH * coarser)).ceil().clamp(8, MOST_BINS // coarser))

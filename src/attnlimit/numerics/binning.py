@@ -71,6 +71,7 @@ def _accumulate(
     step = min(1, values.shape[0] - 1)  # 0: all queries share the values
     one = values.dtype.type(1)  # or the loops would run in double precision
     bin_of, share, square_of = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
+    total = np.empty((bins, p), values.dtype)  # of one query: it stays in the cache
     for i in range(start, stop):
         own, inverse, narrow = i * step, one / width[i], width[i] < 0.1001
         for j in range(n):
@@ -81,6 +82,7 @@ def _accumulate(
             w = one + x * (one + x * (one / 2 + x * (one / 6 + x * one / 24))) if narrow else math.exp(x)
             bin_of[j], share[j] = k, mass[j] * w
             square_of[j] = max(0.0, value_square[own, j] - 2 * one * product[i, j] + limit_square[i]) * w
+        total[:] = 0
         for j in range(n):
             if some and skipped[i, j]:
                 continue
@@ -89,7 +91,8 @@ def _accumulate(
             weight[i, k] += mw
             square[i, k] += mw * square_of[j]
             for c in range(p):
-                value[i, k, c] += mw * values[own, j, c]
+                total[k, c] += mw * values[own, j, c]
+        value[i] = total
 
 
 def _sparse(

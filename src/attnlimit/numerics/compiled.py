@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 
+@cache
 def has_numba() -> bool:
     """Whether compiled loops are available."""
     try:
@@ -32,10 +34,18 @@ def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor) -> Non
         compiled(0, count, *arrays)
         return
     edges = [count * k // workers for k in range(workers + 1)]
-    with ThreadPoolExecutor(workers) as pool:
-        jobs = [pool.submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(workers)]
-        for job in jobs:
-            job.result()
+    jobs = [_threads(workers).submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(workers)]
+    for job in jobs:
+        job.result()
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attnlimit")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not come along
 
 
 @cache

@@ -11,7 +11,6 @@ trapezoid rule converges geometrically. All n share the inner expectations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.numerics.atoms import FINE, Atoms, KeptSet
+from attnlimit.numerics.atoms import FINE, ROUGH, Atoms, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, as_they_are
 
@@ -31,8 +30,10 @@ HEAVY = 6.5
 """log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
 """Never more than this many (τ, atom) pairs in memory."""
+LIGHT, SPENT = 1e-4, 40.0
+"""Where y = tw is below `LIGHT`, e^{−y} is 1 − y to 5e-9 and a product of sums over lighter keys; above `SPENT` it is 0 to 4e-18."""
 WORTH_COMPILING = 2**24
-"""From so many pairs on, numba repays the second that it takes to load."""
+"""From so many pairs on, numba repays the second that it takes to load. Condensed bins have loaded it already."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,63 +82,107 @@ def transforms(
     tau = tau_grid(atoms, n_max, kept, late=late)
     rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
     blocks = (slice(i, i + rows) for i in range(0, len(tau), rows))
-    large = tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
-    fill = _compiled if large and tau.device.type == "cpu" and has_numba() else _plain
-    parts = [_sums(tau[block], atoms.of(block), fill) for block in blocks]
+    large = atoms.precision == ROUGH or tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
+    sums = _compiled if large and tau.device.type == "cpu" and has_numba() else _plain
+    parts = []
+    for block in blocks:
+        keys, number = _numbers(atoms.of(block))
+        shrink, first, second = sums(tau[block], keys)
+        log_phi = torch.log1p((shrink / number).clamp_min(-1.0)).clamp_min(-1e4)
+        parts.append((log_phi, first.double() / number[..., None], second.double() / number))
     log_phi, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
     return Transforms(tau, atoms.step, log_phi, first, second, kept)
 
 
-def _sums(
-    tau: Float[Tensor, "m t"], atoms: Atoms | Condensed, fill: Callable[..., tuple[Tensor, Tensor, Tensor]]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log E e^{−tw}, t E[w u e^{−tw}] and t² E[w²‖u‖² e^{−tw}]: products of matrices (τ × keys) and (keys × values)."""
-    one = torch.ones_like(tau[:, :1])
-    # the masses of atoms need not sum to 1: what is missing weighs nothing
-    keys, number = (
-        (as_they_are(atoms, one), one) if isinstance(atoms, Atoms) else (atoms, atoms.number.sum(1)[:, None])
-    )
-    shrink, pull, push = fill(tau, keys.scores, keys.vector.dtype)
-    phi = torch.log1p(((shrink @ keys.number[..., None])[..., 0] / number).clamp_min(-1.0)).clamp_min(-1e4)
-    first = (pull @ keys.vector).double() / number[..., None]
-    return phi, first, (push @ keys.square.to(push)[..., None])[..., 0].double() / number
+def _numbers(atoms: Atoms | Condensed) -> tuple[Condensed, Float[Tensor, "m 1"]]:
+    """Numbers of keys, and how many there are. The masses of atoms need not sum to 1: what is missing weighs nothing."""
+    one = torch.ones_like(atoms.scores[:, :1])
+    if isinstance(atoms, Atoms):
+        return as_they_are(atoms, one), one
+    return atoms, atoms.number.sum(1, keepdim=True)
 
 
-def _plain(tau: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """e^{−y} − 1, y e^{−y} and y² e^{−y} at y = tw, (m, t, j)."""
-    y = (tau[..., None] + scores[:, None, :]).clamp_max(HEAVY).exp_()
+def _plain(tau: Float[Tensor, "m t"], keys: Condensed) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ (e^{−y} − 1), Σ y e^{−y} u and Σ y² e^{−y} ‖u‖² over the keys, y = tw: products of matrices (τ × keys) and
+    (keys × values)."""
+    y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp_()
     shrink = torch.expm1(-y)
     pull = (shrink + 1.0).mul_(y)
-    return shrink, pull.to(dtype), pull.mul(y).to(dtype)
+    first, second = pull.to(keys.vector) @ keys.vector, pull.mul_(y).to(keys.square) @ keys.square[..., None]
+    return (shrink @ keys.number[..., None])[..., 0], first, second[..., 0]
 
 
-def _compiled(tau: Tensor, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, without an exponential where y is small or large."""
-    shape = (*tau.shape, scores.shape[1])
-    shrink = torch.empty(shape, dtype=torch.float64)
-    pull, push = (torch.empty(shape, dtype=dtype) for _ in range(2))
-    run_compiled(_fill, len(tau), tau.contiguous(), scores.contiguous(), shrink, pull, push)
-    return shrink, pull, push
+def _compiled(tau: Float[Tensor, "m t"], keys: Condensed) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in the order of the scores: only keys between `LIGHT` and `SPENT` are looked at one by one."""
+    order = keys.scores.argsort(1)
+    scores, number, square = (part.gather(1, order) for part in (keys.scores, keys.number, keys.square))
+    vector = keys.vector.gather(1, order[..., None].expand_as(keys.vector))
+    first = vector.new_zeros(*tau.shape, vector.shape[2])
+    shrink, second = torch.empty_like(tau), torch.empty_like(tau)
+    run_compiled(_add_up, len(tau), tau.contiguous(), scores, number, vector, square, shrink, first, second)
+    return shrink, first, second
 
 
-def _fill(start: int, stop: int, tau: Any, scores: Any, shrink: Any, pull: Any, push: Any) -> None:
+def _add_up(
+    start: int,
+    stop: int,
+    tau: Any,
+    scores: Any,
+    number: Any,
+    vector: Any,
+    square: Any,
+    shrink: Any,
+    first: Any,
+    second: Any,
+) -> None:
+    (keys, p), real = vector.shape[1:], vector.dtype.type
+    # sums over all keys up to one, in units of its own weight: Σ w, Σ w² of numbers; Σ w u, Σ w² u; Σ w²‖u‖², Σ w³‖u‖²
+    light, pulled = np.empty((keys, 4)), np.empty((keys, 2, p), vector.dtype)
     for i in range(start, stop):
-        shift = 0.5 * (scores[i].min() + scores[i].max())
-        weight = np.exp(scores[i] - shift)
-        product = scores[i].max() - shift < 300.0  # then y is a product of two finite numbers
+        light[0, :2], light[0, 2:], pulled[0, 0], pulled[0, 1] = (
+            number[i, 0],
+            square[i, 0],
+            vector[i, 0],
+            vector[i, 0],
+        )
+        for j in range(1, keys):
+            fall = math.exp(scores[i, j - 1] - scores[i, j])
+            light[j, 0] = light[j - 1, 0] * fall + number[i, j]
+            light[j, 1] = light[j - 1, 1] * fall**2 + number[i, j]
+            light[j, 2] = light[j - 1, 2] * fall**2 + square[i, j]
+            light[j, 3] = light[j - 1, 3] * fall**3 + square[i, j]
+            once, twice = real(fall), real(fall**2)
+            for c in range(p):
+                pulled[j, 0, c] = pulled[j - 1, 0, c] * once + vector[i, j, c]
+                pulled[j, 1, c] = pulled[j - 1, 1, c] * twice + vector[i, j, c]
+        below, above, spent = (
+            keys,
+            keys,
+            0.0,
+        )  # keys from `below` on are not light, from `above` on they are spent
         for t in range(tau.shape[1]):
-            factor = math.exp(min(tau[i, t] + shift, 300.0))
-            for j in range(scores.shape[1]):
-                y = factor * weight[j] if product else math.exp(min(tau[i, t] + scores[i, j], 4.0))
-                if y > 40.0:  # e^{−y} < 5e-18
-                    shrink[i, t, j], pull[i, t, j], push[i, t, j] = -1.0, 0.0, 0.0
-                    continue
-                # the series is exact to rounding, and cheaper
-                series = y * (y * (0.5 - y * (1.0 / 6.0 - y / 24.0)) - 1.0)
-                less = series if y < 1e-3 else math.exp(-y) - 1.0
-                shrink[i, t, j] = less
-                pull[i, t, j] = y * (less + 1.0)
-                push[i, t, j] = y * y * (less + 1.0)
+            while above > 0 and tau[i, t] + scores[i, above - 1] > math.log(SPENT):
+                above -= 1
+                spent += number[i, above]
+            while below > 0 and tau[i, t] + scores[i, below - 1] > math.log(LIGHT):
+                below -= 1
+            lost, noise = -spent, 0.0
+            if below > 0:
+                y = math.exp(tau[i, t] + scores[i, below - 1])
+                lost -= y * (light[below - 1, 0] - 0.5 * y * light[below - 1, 1])
+                noise += y * y * (light[below - 1, 2] - y * light[below - 1, 3])
+                once, twice = real(y), real(y * y)
+                for c in range(p):
+                    first[i, t, c] = once * pulled[below - 1, 0, c] - twice * pulled[below - 1, 1, c]
+            for j in range(below, above):
+                y = math.exp(tau[i, t] + scores[i, j])
+                less = math.exp(-y)
+                lost += number[i, j] * (less - 1.0)
+                noise += square[i, j] * y * y * less
+                pull = real(y * less)
+                for c in range(p):
+                    first[i, t, c] += pull * vector[i, j, c]
+            shrink[i, t], second[i, t] = lost, noise
 
 
 def tau_grid(

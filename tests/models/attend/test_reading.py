@@ -100,13 +100,19 @@ def test_equal_scores_fill_the_room_there_is():
     assert sorted(weights[weights > 0].tolist()) == pytest.approx([each] * 7 + [33 / 5 * each] * 5)
 
 
-def test_sums_over_what_is_left(monkeypatch):
-    generator = torch.Generator().manual_seed(1)
-    free = (torch.rand(SHAPE, generator=generator) < 0.9) & (scores() > -torch.inf)
-    part = torch.rand(SHAPE, generator=generator).square()
-    found = reading.rest_sums(scores(), free, part)
+@pytest.mark.parametrize("spread", [0.0, 1.0, 100.0], ids=["equal", "some", "wide"])
+def test_sums_over_what_is_left(spread, monkeypatch):
+    """Also where most keys are far below the best, in one bin, and where all are equal (then, keys with equal parts)."""
+    part = torch.rand(SHAPE, generator=torch.Generator().manual_seed(1)).square()
+    part = part if spread else torch.ones(SHAPE)
+    given = (scores_with(True) * spread).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+    wanted = a_wanted(holes=True)
+    if not spread:  # which of equal keys are top is open: none is placed
+        wanted = replace(wanted, placed=torch.zeros_like(wanted.placed))
+    found = reading.rest_sums(given, wanted, part)
     monkeypatch.setattr(reading, "has_numba", lambda: False)
-    plain = reading.rest_sums(scores(), free, part)
+    plain = reading.rest_sums(given, wanted, part)
+    assert float(plain[0].max()) > 100
     for one, other in zip(found, plain, strict=True):
         assert one.shape == (*SHAPE[:3], len(TOPS))
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

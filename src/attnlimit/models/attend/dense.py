@@ -129,17 +129,16 @@ class Layer:
 
     def sized(self, scores: Float[Tensor, "b h m keys"], wanted: Wanted) -> Wanted:
         """With as many top and drawn keys as suits each query: by a rule, or (attnlimit.designs.by_query) as it follows."""
-        seen, top, n = scores > -torch.inf, wanted.top.clone(), wanted.n.clone()
-        inside = wanted.inside(scores.shape[-1])
         if self.sizes is not None:
+            seen, inside = scores > -torch.inf, wanted.inside(scores.shape[-1])
             best = [top_keys(scores[:, h], one.sampling.kept.top) for h, one in enumerate(self.budgets)]
             rest = seen & ~inside & ~torch.stack(best, 1)
             return replace(wanted, n=self.sizes(self.call.weights(scores), rest)[..., 0].long())
-        some = self.following
-        few = self.call.only(some)
+        some, top, n = self.following, wanted.top.clone(), wanted.n.clone()
+        few, given = self.call.only(some), scores if len(some) == self.call.heads else scores[:, some]
         values = few.value[:, :, : scores.shape[-1]].repeat_interleave(few.groups, 1).to(scores)
-        share = contributions(few.weights(scores[:, some]), values)
-        number, total, square = rest_sums(scores[:, some], (seen & ~inside)[:, some], share)
+        share = contributions(few.weights(given), values)
+        number, total, square = rest_sums(given, wanted.only(some), share)
         kept = wanted.seen[:, some, :, 2:] - number
         per_spread = torch.tensor([self.budgets[head].by_query for head in some], device=scores.device)
         chosen, drawn = choose(per_spread[:, None, None], spread(number, total, square), number, kept)

@@ -1,6 +1,7 @@
 """Compiled loops of sampled attention, over rows: a row is one query of one head, and heads of a group are neighbours.
 
     scores of all keys with the best of every tile   (tile: from matrix products; copy and scan: from int8 copies)
+    → rest, sums over what would be left beside several tops, for queries that choose among them
     → keep, what is kept → draw, what is drawn, and the list of both
     → attention over the list   (weigh: as weights of all keys for a matrix product; attend: reading those keys only)
 
@@ -23,6 +24,8 @@ PROBES = 8
 """Old keys that are compared with their copies in every step, at the end and spread over the rest, each."""
 BINS = 1024
 """Of a histogram of scores."""
+DEPTH = 40.0
+"""Scores so much below the best are one bin: they weigh nothing."""
 AHEAD = 16
 """How many keys before it is read a key is asked for."""
 LINE = 16
@@ -103,7 +106,11 @@ def tile(start: int, stop: int, scores: Any, seen: Any, best: Any) -> None:
 def keep(start: int, stop: int, scores: Any, best: Any, seen: Any, placed: Any, top: Any, marks: Any) -> None:
     """Marks what groups of rows keep: stretches `placed` for their place (begin, end, begin, …), and the `top` best."""
     group, keys = scores.shape[0] // marks.shape[0], scores.shape[1]
-    found, values = np.empty(keys, np.int64), np.empty(keys, scores.dtype)
+    found, values, close = (
+        np.empty(keys, np.int64),
+        np.empty(keys, scores.dtype),
+        np.empty(keys, scores.dtype),
+    )
     bins: Any = np.empty(BINS, np.int64)
     for r in range(start * group, stop * group):
         low, high, mark, row = seen[r, 0], seen[r, 1], marks[r // group], scores[r]
@@ -142,13 +149,29 @@ def keep(start: int, stop: int, scores: Any, best: Any, seen: Any, placed: Any, 
                         found[number], values[number] = j, row[j]
                         number += 1
         whole = number <= wanted
-        if not whole:
-            least = np.partition(values[:number], number - wanted)[number - wanted]
+        if not whole:  # bins tell in which of them the last one is that is kept
+            worst, scale = values[0], np.float64(values[0])
+            for k in range(number):
+                worst, scale = min(worst, values[k]), max(scale, np.float64(values[k]))
+            scale = (BINS - 1) / (scale - worst + 1e-30)
+            bins[:] = 0
+            for k in range(number):
+                bins[min(max(np.int64((np.float64(values[k]) - worst) * scale), 0), BINS - 1)] += 1
+            bin, above = BINS - 1, 0
+            while above + bins[bin] < wanted:
+                above += bins[bin]
+                bin -= 1
+            size = 0
+            for k in range(number):
+                if min(max(np.int64((np.float64(values[k]) - worst) * scale), 0), BINS - 1) == bin:
+                    close[size] = values[k]
+                    size += 1
+            least = np.sort(close[:size])[size - (wanted - above)]
         for equal in (
             False,
             True,
         ):  # above the least, then as many of those that are equal as there is room for
-            for k in range(number):
+            for k in range(number if wanted > 0 else 0):
                 if wanted > 0 and (whole or (values[k] == least if equal else values[k] > least)):
                     mark[found[k]] = 1
                     wanted -= 1
@@ -184,6 +207,61 @@ def draw(
                     if mark[j] == 1 or mark[j] == 2:
                         chosen[u, number] = j if mark[j] == 1 else -1 - j
                         number += 1
+
+
+def rest(start: int, stop: int, scores: Any, part: Any, seen: Any, placed: Any, tops: Any, out: Any) -> None:
+    """Number, Σ part and Σ part² over what is seen and not `placed`, without the best tops[k], the lightest first: in the order of
+    bins of scores, and of the scores themselves in the bins where a top ends. Scores of hidden keys are −∞."""
+    keys = scores.shape[1]
+    bin_of, places, free = np.empty(keys, np.int32), np.empty(keys, np.int32), np.empty(keys, np.bool_)
+    ends = np.empty(BINS + 1, np.int64)
+    for r in range(start, stop):
+        row, low, high = scores[r], seen[r, 0], seen[r, 1]
+        free[low:high] = True
+        for side in range(0, placed.shape[1], 2):
+            free[max(placed[r, side], low) : max(min(placed[r, side + 1], high), low)] = False
+        least, most = np.float32(3e38), np.float32(-3e38)
+        for j in range(low, high):
+            least, most = min(least, row[j]), max(most, row[j])
+        least = max(least, most - np.float32(DEPTH))
+        scale, total = np.float32(BINS - 1) / max(most - least, np.float32(1e-30)), 0
+        ends[:] = 0
+        for j in range(low, high):
+            bin_of[j] = min(max(np.int32((row[j] - least) * scale), 0), BINS - 1)
+            if row[j] > -np.inf:
+                ends[bin_of[j] + 1] += 1
+                total += 1
+        if total == 0:
+            out[r] = 0.0
+            continue
+        for b in range(BINS):
+            ends[b + 1] += ends[b]
+        for j in range(low, high):
+            if row[j] > -np.inf:
+                places[ends[bin_of[j]]] = j
+                ends[bin_of[j]] += 1
+        done, number, once, twice = 0, 0.0, 0.0, 0.0
+        for k in range(tops.shape[0] - 1, -1, -1):
+            lighter = max(total - tops[k], 0)
+            b = bin_of[places[max(lighter - 1, 0)]]
+            begin, end = max(done, ends[b - 1] if b > 0 else 0), ends[b]
+            gap = (end - begin) // 2 if done < lighter < end else 0
+            while gap > 0:  # sorted by insertion, in smaller and smaller steps
+                for a in range(begin + gap, end):
+                    j, c = places[a], a
+                    while c >= begin + gap and row[places[c - gap]] > row[j]:
+                        places[c] = places[c - gap]
+                        c -= gap
+                    places[c] = j
+                gap //= 2
+            for a in range(done, lighter):
+                j = places[a]
+                if free[j]:
+                    number += 1.0
+                    once += part[r, j]
+                    twice += part[r, j] * part[r, j]
+            done = lighter
+            out[r, 0, k], out[r, 1, k], out[r, 2, k] = number, once, twice
 
 
 def weigh(start: int, stop: int, scores: Any, chosen: Any, counts: Any, rest: Any, sink: Any) -> None:

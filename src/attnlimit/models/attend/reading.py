@@ -6,10 +6,9 @@ where numba is there (attnlimit.models.attend.loops), in plain torch elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -44,6 +43,14 @@ class Wanted:
         begin, end = self.placed[..., ::2, None], self.placed[..., 1::2, None]
         sides = ((place >= begin[..., k, :]) & (place < end[..., k, :]) for k in range(begin.shape[-2]))
         return torch.stack(list(sides)).any(0)
+
+    def only(self, heads: Sequence[int]) -> Wanted:
+        """What these heads are to see and to keep for its place."""
+        return (
+            self
+            if len(heads) == self.n.shape[1]
+            else replace(self, seen=self.seen[:, heads], placed=self.placed[:, heads])
+        )
 
     def by_group(self, one: Tensor) -> Tensor:
         """Numbers (b, h, m) of the first head of each group, in one row."""
@@ -134,16 +141,19 @@ def _plain_weights(call: Call, scores: Tensor, wanted: Wanted) -> tuple[Tensor, 
 
 
 def rest_sums(
-    scores: Float[Tensor, "b h m keys"], free: Bool[Tensor, "b h m keys"], part: Float[Tensor, "b h m keys"]
+    scores: Float[Tensor, "b h m keys"], wanted: Wanted, part: Float[Tensor, "b h m keys"]
 ) -> tuple[Float[Tensor, "b h m tops"], ...]:
-    """Number, Σ part and Σ part² over the `free` keys without the top 0, 4, 8, … of `TOPS`: added up from the lightest on, so
-    that no digits are lost."""
+    """Number, Σ part and Σ part² over the keys that are seen and not kept for their place, without the top 0, 4, 8, … of `TOPS`:
+    added up from the lightest on, so that no digits are lost."""
     tops = torch.tensor(TOPS, device=scores.device)
-    if has_numba() and scores.device.type == "cpu" and scores.dtype == torch.float32:
+    if is_compiled(scores):
+        from attnlimit.models.attend import loops
+
         sums = torch.zeros(*scores.shape[:3], 3, len(TOPS), dtype=torch.float64)
-        rows = [one.expand_as(scores).contiguous().flatten(0, 2) for one in (scores, free, part)]
-        run_compiled(_sums, len(rows[0]), *rows, tops, sums.view(-1, 3, len(TOPS)))
+        rows = [one.contiguous().flatten(0, 2) for one in (scores, part, wanted.seen, wanted.placed)]
+        run_compiled(loops.rest, len(rows[0]), *rows, tops, sums.view(-1, 3, len(TOPS)))
         return tuple(sums.float().unbind(-2))
+    free = (scores > -torch.inf) & ~wanted.inside(scores.shape[-1])
     best = scores.topk(min(TOPS[-1], scores.shape[-1]), dim=-1).indices
     beyond, tops = free.scatter(-1, best, False), tops.clamp_max(best.shape[-1])
 
@@ -153,44 +163,3 @@ def rest_sums(
         return torch.cat([below + some.flip(-1).cumsum(-1).flip(-1), below], -1)[..., tops]
 
     return left(torch.ones_like(part)), left(part), left(part.square())
-
-
-def _sums(start: int, stop: int, scores: Any, free: Any, part: Any, tops: Any, out: Any) -> None:
-    keys, most = scores.shape[1], tops[-1]
-    buffer, places, inside = np.empty(keys, np.float32), np.empty(most, np.int64), np.zeros(keys, np.bool_)
-    for i in range(start, stop):
-        row, seen, size, least = scores[i], 0, 0, np.float32(-np.inf)
-        for j in range(keys):
-            if row[j] > -np.inf:
-                buffer[seen] = row[j]
-                seen += 1
-        if seen > most:
-            least = np.partition(buffer[:seen], seen - most)[seen - most]
-        inside[:] = False
-        for equal in range(2):  # above the least, then as many of those that are equal as there is room for
-            for j in range(keys):
-                if size < most and row[j] > -np.inf and (row[j] == least if equal else row[j] > least):
-                    places[size] = j
-                    inside[j] = True
-                    size += 1
-        number, total, square = 0.0, 0.0, 0.0
-        for j in range(keys):
-            if free[i, j] and not inside[j]:
-                number += 1.0
-                total += part[i, j]
-                square += part[i, j] * part[i, j]
-        for k in range(size):
-            buffer[k] = row[places[k]]
-        ranked, next_top = np.argsort(buffer[:size]), tops.shape[0] - 1
-        for k in range(size + 1):
-            while next_top >= 0 and tops[next_top] >= size - k:
-                out[i, 0, next_top] = number
-                out[i, 1, next_top] = total
-                out[i, 2, next_top] = square
-                next_top -= 1
-            if k < size:
-                j = places[ranked[k]]
-                if free[i, j]:
-                    number += 1.0
-                    total += part[i, j]
-                    square += part[i, j] * part[i, j]

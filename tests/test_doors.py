@@ -67,18 +67,13 @@ def test_every_public_callable_is_called():
 
 def test_the_table_of_unfit_calls():
     """In a process of its own: beartype, which checks types in this one, must not help."""
-    words = [
-        sys.executable,
-        str(TABLE),
-        "--rooms",
-        "core,bounds,icl,studies",
-        "--examples",
-        "2",
-        "--seconds",
-        "12",
-    ]
+    words = f"{TABLE} --rooms core,bounds,icl,studies --examples 3 --share 0.12 --seconds 12".split()
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " 0 raw, 0 nan, 0 hang, 0 words" in done.stdout

@@ -99,7 +99,9 @@ def as_number(value: Any) -> int | float | None:
         and not getattr(value, "is_meta", False)
     ):
         value = value.item()
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, float) or -1e308 < value < 1e308 else np.inf if value > 0 else -np.inf
 
 
 def whole(least: int, most: int = 2**63 - 1, why: str = "") -> Callable[..., int]:

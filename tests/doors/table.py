@@ -269,11 +269,11 @@ def with_unfit(call: Call, name: str, seed: int, examples: int, deadline: float)
 
 
 def rows(
-    calls: Iterator[Call], seed: int, examples: int, only: str, deadline: float
+    calls: Iterator[Call], seed: int, examples: int, only: str, deadline: float, share: float
 ) -> Iterator[dict[str, str]]:
-    """One for each call that was made."""
+    """One for each call that was made; of some of the calls where only a share is asked for."""
     for call in calls:
-        if only and only not in call.name:
+        if only not in call.name or zlib.crc32(f"{call.name} {seed}".encode()) > share * 2**32:
             continue
         if (call.slow and examples < 40) or time.monotonic() > deadline:
             continue
@@ -306,6 +306,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--examples", type=int, default=40, help="unfit values for each argument")
     parser.add_argument("--only", default="", help="calls whose name holds this")
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls, chosen by the seed")
     parser.add_argument("--rooms", default=",".join(ROOMS))
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop trying after so long")
     parser.add_argument("--out", help="a file for all rows, one JSON object a line")
@@ -322,7 +323,9 @@ def main() -> int:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
         for room in options.rooms.split(","):
-            for row in rows(ROOMS[room](), options.seed, options.examples, options.only, deadline):
+            for row in rows(
+                ROOMS[room](), options.seed, options.examples, options.only, deadline, options.share
+            ):
                 tally[row["how"]] += 1
                 every.append(json.dumps(row))
                 if row["how"] not in ("right", "refused"):

@@ -24,13 +24,13 @@ NAMES = ("paper", "bound", "mean", "mean_rms", "rms")
 
 def as_horizon(H: object, name: str = "H") -> float | Tensor:
     """A number ≥ 0, infinity included, or a tensor of them."""
-    number = H if isinstance(H, Tensor) else as_number(H)
-    real = number is not None and not torch.is_complex(torch.as_tensor(number))
-    h = torch.as_tensor(number, dtype=torch.float64) if real else None
-    if h is None or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
+    number = as_number(H)
+    alone = torch.tensor(math.nan if number is None else float(number), dtype=torch.float64)
+    h = H if isinstance(H, Tensor) and H.ndim else alone
+    if h.is_complex() or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
         what = "The horizon" if name == "H" else name
         raise InputError(f"{what} must be a number of at least 0, got {shown(H)}.")
-    return h if h.ndim else float(h)
+    return h.double() if h.ndim else float(h)
 
 
 Horizon: TypeAlias = Annotated[float | Tensor, as_horizon]

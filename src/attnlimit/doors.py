@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
@@ -135,10 +136,8 @@ def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
 
 
 def _of_memory(problem: BaseException) -> bool:
-    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
-    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
-        one in str(problem) for one in words
-    )
+    words = "can't allocate memory|not enough memory|Storage size calculation overflowed"
+    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or bool(re.search(words, str(problem)))
 
 
 def checks_of(parameters: Iterable[inspect.Parameter], names: dict[str, Any]) -> dict[str, Check]:
@@ -236,7 +235,7 @@ def _function(given: Any = ..., result: Any = None) -> Check:
     several = [None] * len(given) if isinstance(given, list) else None
 
     def take(value: Any, *_: object) -> Any:
-        if not callable(value) or isinstance(value, type):
+        if not callable(value):
             return NO
         try:
             if several is not None:
@@ -247,10 +246,10 @@ def _function(given: Any = ..., result: Any = None) -> Check:
             pass
         return value
 
-    what = (
-        "a function" if several is None else f"a function of {len(several)} argument{'s'[: len(several) - 1]}"
+    many = {None: "", 1: " of one argument"}.get(
+        several and len(several), f" of {len(several or [])} arguments"
     )
-    return Check(what, take)
+    return Check(f"a function{many}", take)
 
 
 def _union(members: tuple[Any, ...]) -> Check | None:

@@ -99,7 +99,7 @@ def test_the_table_of_unfit_calls():
         (lambda: al.Sphere(2, dtype="int"), "dtype must be a floating type, got torch.int32"),
         (lambda: al.Sphere(2, dtype="doubly"), "dtype must be a dtype of torch, got 'doubly'. Such are torch.float64"),
         (lambda: al.Sphere(2, device="cuda:99"), "device must be a device of this machine, such as cpu or cuda, got 'cuda:99'"),
-        (lambda: al.Sphere(2, radius=10**400), "radius must be a finite number, got 1000"),
+        (lambda: al.Sphere(2, radius=10**400), "radius must be a finite number above 0, got 1000"),
         (lambda: LAW.sample(3, generator="a"), r"generator must be a torch.Generator or a seed \(int\), got 'a'"),
         (lambda: LAW.sample(10**15, generator=0), "sample needs more memory than there is .* use fewer numbers at once"),
         (lambda: al.Different().places(9, [3, 2], torch.Generator()), r"n must increase, got \[3, 2\]"),
@@ -167,6 +167,14 @@ def test_half_precision_is_computed_in_float32_and_says_so(dtype):
     assert got.method == "exact (Laplace quadrature, scores in float32)"
     torch.testing.assert_close(got.rms, want.rms, rtol=1e-5, atol=0)
     assert al.Head(A.to(dtype))(law)(x.to(dtype)).dtype == torch.float32
+
+
+def test_results_may_be_infinite_where_arguments_may_not():
+    """Softmax with as few keys as four is best as hardmax: κ = inf."""
+    few = al.Empirical([[1.0, 0.0], [0.0, 1.0]])
+    assert torch.tensor(al.best_kappa(HEAD, few, 4, X).kappa).isinf().all()
+    with pytest.raises(al.InputError, match="power must be a finite number, got nan"):
+        al.Schedule(1.0, power=float("nan"))
 
 
 def test_a_door_leaves_names_signatures_and_pickles_alone():

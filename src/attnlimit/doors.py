@@ -187,7 +187,7 @@ def _whole(value: Any, *_: object) -> Any:
 
 def _real(value: Any, *_: object) -> Any:
     number = as_number(value)
-    return NO if number is None or not -1e308 < number < 1e308 else float(number)
+    return NO if number is None else float(number)
 
 
 def _path(value: Any, *_: object) -> Any:
@@ -206,7 +206,7 @@ def _iterable(value: Any, *_: object) -> Any:
 WORDS = "a word or text"
 PLAIN: dict[Any, tuple[str, Callable[..., Any]] | tuple[str, Callable[..., Any], str]] = {
     int: ("a whole number", _whole),
-    float: ("a finite number", _real),
+    float: ("a number", _real),
     bool: ("True or False", lambda value, *_: bool(value) if isinstance(value, bool | np.bool_) else NO),
     str: (WORDS, lambda value, *_: str(value) if isinstance(value, str) else NO),
     NoneType: ("None", lambda value, *_: value if value is None else NO),
@@ -283,7 +283,7 @@ def _union(members: tuple[Any, ...]) -> Check | None:
 
 def _listed(checks: list[Check]) -> str:
     words = list(dict.fromkeys(one.what for one in checks))
-    if "a finite number" in words and "a whole number" in words:
+    if "a number" in words and "a whole number" in words:
         words.remove("a whole number")
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 

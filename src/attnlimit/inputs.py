@@ -131,6 +131,14 @@ def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) 
     return [check(one, name) for one in values]
 
 
+def as_finite(value: object, name: str) -> float:
+    """A number that is neither infinite nor nan."""
+    number = as_number(value)
+    if number is None or not -np.inf < number < np.inf:
+        raise InputError(f"{name} must be a finite number, got {shown(value)}.")
+    return float(number)
+
+
 def as_positive(value: object, name: str) -> float:
     """A finite number > 0."""
     number = as_number(value)
@@ -227,6 +235,7 @@ Steps: TypeAlias = Annotated[int, whole(1, 999_999)]
 """By which the time grows: a million is not waited for."""
 Repeats: TypeAlias = Annotated[int, whole(2, 999_999, ": their spread tells the error")]
 Positive: TypeAlias = Annotated[float | int, as_positive]
+Finite: TypeAlias = Annotated[float | int, as_finite]
 Chance: TypeAlias = Annotated[float | int, as_chance]
 Seeded: TypeAlias = Annotated[torch.Generator | int, "a torch.Generator or a seed (int)"]
 Rising: TypeAlias = Annotated[Sequence[int], as_rising]

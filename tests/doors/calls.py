@@ -163,7 +163,7 @@ def core() -> Iterator[Call]:
     yield Call("local_slopes", al.local_slopes, {"n": [4, 16, 64], "errors": [0.5, 0.26, 0.12]})
     curve = al.ErrorCurve((1, 16), torch.tensor([1.0, 0.25]))
     one = torch.tensor([1.0, 0.25], dtype=torch.float64)
-    yield Call("ErrorCurve", al.ErrorCurve, {"n": (1, 16), "error": one, "standard_error": one, "statistic": "rms", "method": "exact", "keys": one, "full": 20, "scale": 1.0, "rows": one[None]}, ("statistic", "method"))  # fmt: skip
+    yield Call("ErrorCurve", al.ErrorCurve, {"n": (1, 16), "error": one, "standard_error": one, "statistic": "rms", "method": "exact", "keys": one, "full": 20, "scale": 1.0, "rows": one[None]}, ("statistic", "method"), record=True)  # fmt: skip
     yield Call("ErrorCurve.at", curve.at, {"n": 4})
     yield Call("ErrorCurve.keys_at", curve.keys_at, {"n": 4})
     yield Call("ErrorCurve.least", curve.least, {"error": 0.5})
@@ -227,7 +227,7 @@ def of_icl() -> Iterator[Call]:
     )
     yield Call("icl.MixtureDenoising", icl.MixtureDenoising, {"dim": 2, "components": 2, "radius": 1.0, "spread": 0.01, "noise": 0.1})  # fmt: skip
     yield Call("icl.ar1", icl.ar1, {"dim": 2, "rho": 0.5})
-    yield Call("icl.Block", icl.Block, {"A": eye, "b": 1.0})
+    yield Call("icl.Block", icl.Block, {"A": eye, "b": 1.0}, record=True)
     yield Call("icl.Weights", icl.Weights, {"U": eye, "V": eye})
     yield Call("icl.Prompts", icl.Prompts, {"tokens": torch.zeros(3, 4, 2), "query": x.float(), "target": x[:, 0].float(), "vector": x.float()}, record=True)  # fmt: skip
     yield Call(
@@ -330,7 +330,7 @@ def of_studies() -> Iterator[Call]:
     yield Call("studies.Progress", studies.Progress, {"done": 1, "total": 2, "failed": 0})
     yield Call("studies.Finished", studies.Finished, finished._asdict())
     made = studies.estimate(study, 1)
-    yield Call("studies.Cost", studies.Cost, {name: getattr(made, name) for name in made.__dataclass_fields__}, ("calibration",))  # fmt: skip
+    yield Call("studies.Cost", studies.Cost, {name: getattr(made, name) for name in made.__dataclass_fields__}, ("calibration",), record=True)  # fmt: skip
     yield Call(
         "studies.Findings",
         studies.Findings,

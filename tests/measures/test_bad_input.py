@@ -57,9 +57,9 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "mixture weights": (lambda: al.Mixture([0.5, 0.6], [al.Box(2), al.Ball(2)]), "weights must sum to one, got 1.1"),
     # parameters
     "radius": (lambda: al.Sphere(3, radius=0.0), "radius must be a finite number above 0, got 0.0"),
-    "infinite radius": (lambda: al.Ball(3, radius=float("inf")), "radius must be a finite number, got inf"),
+    "infinite radius": (lambda: al.Ball(3, radius=float("inf")), "radius must be a finite number above 0, got inf"),
     "half width": (lambda: al.Box(3, half_width=-1.0), "half_width must be a finite number above 0, got -1.0"),
-    "scale": (lambda: al.Laplace(3, scale=float("nan")), "scale must be a finite number, got nan"),
+    "scale": (lambda: al.Laplace(3, scale=float("nan")), "scale must be a finite number above 0, got nan"),
     "df": (lambda: al.StudentT(3, df=0.0), "df must be a finite number above 0, got 0.0"),
     "dim": (lambda: al.Sphere(0), "dim must be a whole number of at least 1, got 0"),
     "dtype": (lambda: al.Sphere(3, dtype=torch.int32), "dtype must be a floating type, got torch.int32"),

@@ -22,7 +22,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact.drawn import DrawnKeys
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare, rest_of
-from attnlimit.inputs import Array, as_float
+from attnlimit.inputs import Array, Chance, Finite, as_float
 from attnlimit.measures import Measure
 
 FEW, FINE, FINER = 10, 8.0, 16.0
@@ -55,7 +55,7 @@ class ErrorLaw(Drawn):
         counts."""
         return _each(lambda one: self._below(one)[0], t)
 
-    def cdf_error(self, t: float) -> float:
+    def cdf_error(self, t: Finite) -> float:
         """About how far off cdf(t) may be: what quadrature and an early end of the inversion leave, 0 where outcomes are told one by
         one."""
         return self._below(float(t))[1]
@@ -68,7 +68,7 @@ class ErrorLaw(Drawn):
         """The least t with P(eᵀ(Γ_n − Γ) ≤ t) ≥ q, 0 < q < 1."""
         return _each(self._quantile, q)
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    def interval(self, level: Chance = 0.95) -> tuple[float, float]:
         """Where the error is with that probability, the rest shared equally between both sides."""
         return self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
-from attnlimit.inputs import Array, Count, Positive, as_float, as_positive
+from attnlimit.inputs import Array, Count, Finite, Positive, as_float, as_positive
 from attnlimit.measures import Measure
 from attnlimit.numerics.laplace import transforms
 from attnlimit.numerics.order import TooSharp
@@ -32,8 +32,8 @@ class Schedule:
     """κ(n) = γ (log n)^p n^q: how sharp n keys are attended to. Call it with n."""
 
     gamma: Positive
-    log_power: float = 0.0
-    power: float = 0.0
+    log_power: Finite = 0.0
+    power: Finite = 0.0
 
     def __call__(self, n: Count) -> float:
         if n == 1 and self.log_power:

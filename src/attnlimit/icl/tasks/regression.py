@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, as_vector, normal
-from attnlimit.inputs import Array, Count, as_count
+from attnlimit.inputs import Array, Count, Finite, as_count
 from attnlimit.measures import Gaussian
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
@@ -39,7 +39,7 @@ class LinearRegression(InContextTask):
         dim: Count | None = None,
         cov: Array = 1.0,
         *,
-        noise: float = 0.1,
+        noise: Finite = 0.1,
         vector_cov: Array | None = None,
         query_cov: Array | None = None,
     ) -> None:

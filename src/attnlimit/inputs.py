@@ -157,15 +157,22 @@ def as_chance(value: object, name: str) -> float:
     return float(number)
 
 
+def as_seed(value: object, name: str = "generator") -> torch.Generator | int:
+    """A torch generator, or the whole number that is the seed of one."""
+    number = value if isinstance(value, torch.Generator) else as_number(value)
+    if isinstance(number, torch.Generator):
+        return number
+    if number is None or not abs(number) < np.inf or number != int(number):
+        raise InputError(f"{name} must be a torch.Generator or a seed (int), got {shown(value)}.")
+    if not -(2**63) <= number < 2**63:
+        raise InputError(f"A seed is a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {number}.")
+    return int(number)
+
+
 def as_generator(generator: object, device: torch.device | str = "cpu") -> torch.Generator:
     """A torch generator; a whole number is taken as the seed of a fresh one."""
-    if isinstance(generator, torch.Generator):
-        return generator
-    if isinstance(generator, bool) or not isinstance(generator, int | np.integer):
-        raise InputError(f"generator must be a torch.Generator or a seed (int), got {shown(generator)}.")
-    if not -(2**63) <= generator < 2**63:
-        raise InputError(f"A seed is a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {generator}.")
-    return torch.Generator(device).manual_seed(int(generator))
+    seed = as_seed(generator)
+    return seed if isinstance(seed, torch.Generator) else torch.Generator(device).manual_seed(seed)
 
 
 def as_one_of(value: T, choices: object, name: str) -> T:
@@ -237,6 +244,6 @@ Repeats: TypeAlias = Annotated[int, whole(2, 999_999, ": their spread tells the 
 Positive: TypeAlias = Annotated[float | int, as_positive]
 Finite: TypeAlias = Annotated[float | int, as_finite]
 Chance: TypeAlias = Annotated[float | int, as_chance]
-Seeded: TypeAlias = Annotated[torch.Generator | int, "a torch.Generator or a seed (int)"]
+Seeded: TypeAlias = Annotated[torch.Generator | int, as_seed]
 Rising: TypeAlias = Annotated[Sequence[int], as_rising]
 Device: TypeAlias = Annotated[torch.device | str, as_device]

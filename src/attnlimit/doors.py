@@ -246,8 +246,12 @@ def _function(given: Any = ..., result: Any = None) -> Check:
             pass
         return value
 
-    many = {None: "", 1: " of one argument"}.get(
-        several and len(several), f" of {len(several or [])} arguments"
+    many = (
+        ""
+        if several is None
+        else " of one argument"
+        if len(several) == 1
+        else f" of {len(several)} arguments"
     )
     return Check(f"a function{many}", take)
 

@@ -45,12 +45,11 @@ class Wanted:
         return torch.stack(list(sides)).any(0)
 
     def only(self, heads: Sequence[int]) -> Wanted:
-        """What these heads are to see and to keep for its place."""
-        return (
-            self
-            if len(heads) == self.n.shape[1]
-            else replace(self, seen=self.seen[:, heads], placed=self.placed[:, heads])
-        )
+        """Of some heads, each by itself."""
+        if len(heads) == self.n.shape[1]:
+            return self
+        parts = {name: getattr(self, name)[:, heads] for name in ("seen", "placed", "top", "n", "start")}
+        return replace(self, rest=self.rest[heads], group=1, **parts)
 
     def by_group(self, one: Tensor) -> Tensor:
         """Numbers (b, h, m) of the first head of each group, in one row."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention import AttentionMap, Head, LinearHead
 from attnlimit.designs import Independent, Sampling
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count, as_counts, as_places
+from attnlimit.inputs import Array, as_count, as_counts, as_float, as_places
 from attnlimit.measures import Empirical, Measure
 
 MANY = 256
@@ -42,6 +42,9 @@ class Given:
 
     x: Array
     positions: Array | None = None
+
+    def __post_init__(self) -> None:
+        as_float(self.x, "queries")
 
 
 Queries: TypeAlias = Array | int | Fresh | Given | None

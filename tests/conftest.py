@@ -5,9 +5,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, get_type_hints
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -18,6 +21,43 @@ settings.register_profile(
     "attnlimit", derandomize=True, deadline=None, max_examples=50, print_blob=True, database=None
 )
 settings.load_profile("attnlimit")
+
+with_shapes = jaxtyping.jaxtyped
+
+
+def checked(function: Any = None, *, typechecker: Any = None) -> Any:
+    """What jaxtyping's import hook puts on every function: the same checks, but where no annotation has a shape without the scope
+    of shapes, which takes most of the time of a call."""
+    if function is None:
+        return partial(checked, typechecker=typechecker)
+    if not isinstance(function, FunctionType):
+        return with_shapes(function, typechecker=typechecker)
+    written = function.__annotations__
+    known = {name: resolved(hint, function.__globals__) for name, hint in written.items()}
+    if "jaxtyping." in repr(known):
+        return with_shapes(function, typechecker=typechecker)
+    function.__annotations__ = known
+    made = typechecker(function)
+    function.__annotations__ = written
+
+    @wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        return (function if jaxtyping.config.jaxtyping_disable else made)(*args, **options)
+
+    return called
+
+
+def resolved(hint: Any, names: dict[str, Any]) -> Any:
+    """An annotation as it is meant; anything, where its names are known to type checkers only."""
+    holder = FunctionType((lambda: None).__code__, names)
+    holder.__annotations__ = {"one": hint}
+    try:
+        return get_type_hints(holder, include_extras=True)["one"]
+    except Exception:
+        return Any
+
+
+jaxtyping.jaxtyped = checked
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -43,7 +44,8 @@ def modules(package: str, only: str | None = None) -> Iterator[ModuleType]:
 
 def names(package: str) -> list[str]:
     """The modules of a package, none of which is imported."""
-    return [found.name for found in iter_modules(import_module(package).__path__)]
+    where = find_spec(package).submodule_search_locations  # type: ignore[union-attr]
+    return [found.name for found in iter_modules(where)]
 
 
 def members(package: str, attribute: str, only: str | None = None) -> list[Any]:

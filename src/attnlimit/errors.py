@@ -60,3 +60,11 @@ class MissingExtra(AttnlimitError, ImportError):
 
 class ModelNotSupported(AttnlimitError, NotImplementedError):
     """A model's attention cannot be seen or replaced; the message names the model and what to do."""
+
+
+class StoreError(AttnlimitError, OSError):
+    """A run directory cannot be written or read: full disk, read-only, damaged. What was committed stays."""
+
+
+class WorkersLost(AttnlimitError):
+    """The executor has gone: its workers do not start, or its scheduler does not answer. Nothing committed is lost."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import string
 import subprocess
 import sys
 import time
@@ -49,29 +47,6 @@ def refused(run):
         return told
 
     return invoke
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """A small BERT of letters, in a folder."""
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("models") / "small"
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        transformers.BertModel(config).save_pretrained(folder)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def model(made) -> Path:
-    letters = random.Random(0).choices(string.ascii_lowercase, k=200)
-    Path("t.txt").write_text(" ".join(letters))
-    return made
 
 
 # --- one line, as it is -----------------------------------------------------------------------------

@@ -6,12 +6,9 @@ import errno
 import itertools
 import json
 import os
-import random
-import string
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from attnlimit.cli import app
@@ -23,24 +20,7 @@ transformers = pytest.importorskip("transformers")
 READ = ["--text", "t.txt", "--tokens", "24", "--passages", "3", "--queries", "4"]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    """A small BERT of letters, in a folder."""
-    folder = tmp_path_factory.mktemp("models") / "small"
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        transformers.BertModel(config).save_pretrained(folder)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    return folder
-
-
 def analysed(model: Path, folder: str, code: int = 0) -> str:
-    letters = random.Random(0).choices(string.ascii_lowercase, k=200)
-    Path("t.txt").write_text(" ".join(letters), encoding="utf-8")
     result = CliRunner().invoke(app, ["analyze", str(model), *READ, "--out", folder])
     assert result.exit_code == code, (result.output, result.exception)
     return result.stderr

@@ -400,6 +400,13 @@ def of_models() -> Iterator[Call]:
 
     yield Call("sampled_attention", attended, {"model": loaded.model, "budgets": budgets, "generator": 0, "per_query": True, "sizes": None})  # fmt: skip
     yield Call("explain", al.explain, {"model": loaded, "text": texts[0], "token": 3, "which": None, "rel_error": 0.1, "reading": al.Reading(tokens=24, passages=1, queries=2), "progress": None, "before": None})  # fmt: skip
+    yield Call("documents", al.documents, {"sources": ["b.json"]})
+    run.save(Path("analysed"))
+    yield Call("write_report", al.write_report, {"folder": "analysed", "file": None})
+    allowed = al.Allowed()
+    yield Call("Allowed", al.Allowed, {name: getattr(allowed, name) for name in allowed.__dataclass_fields__}, record=True)  # fmt: skip
+    yield Call("Trial", al.Trial, {name: getattr(Trial(), name) for name in Trial().__dataclass_fields__}, record=True)  # fmt: skip
+    yield Call("Run", al.Run, {name: getattr(run, name) for name in run.__dataclass_fields__}, record=True)  # fmt: skip
     yield Call("verify", al.verify, {"loaded": loaded, "budgets": budgets, "texts": texts, "windows": 1, "trial": Trial(), "allowed": None, "needles": (), "progress": None})  # fmt: skip
     yield Call("compare", al.compare, {"loaded": loaded, "run": run, "texts": texts, "keys": [0.5], "windows": 1, "seeds": (0,), "level": 0.9, "progress": None})  # fmt: skip
 

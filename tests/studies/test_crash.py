@@ -22,7 +22,7 @@ from attnlimit.icl import Evaluation, LinearRegression, Optimizer, Saving, train
 from attnlimit.studies import run_study, study_from
 
 TIMES = int(os.environ.get("KILLS_TIMES", "1"))
-TASKS = 200
+TASKS = 60
 Say = Callable[[int], None]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text as Words
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, table
 from attnlimit.cli.model_options import Device, Dtype, Model, Text, loaded_model
 from attnlimit.errors import InputError, MissingExtra
@@ -15,7 +16,6 @@ from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
-    from attnlimit.models.analyse.run import Run
     from attnlimit.models.budget.needed import Needed
 
 SHADES = ("green", "yellow", "dark_orange", "red")
@@ -48,16 +48,12 @@ def analyze(
 ) -> None:
     """How many keys every head of a model needs on a text: exact, per layer and head."""
     from attnlimit.files.lock import locked
-    from attnlimit.models.analyse.analyze import Reading
-    from attnlimit.models.analyse.analyze import analyze as analyze_model
-    from attnlimit.models.see.text import documents
-    from attnlimit.report.html import write_report
 
     if answer not in ("on", "off"):
         raise InputError(f"--answer must be on or off, got {answer!r}.")
     if keys_by not in ("head", "group"):
         raise InputError(f"--keys-by must be head or group, got {keys_by!r}.")
-    reading = Reading(
+    reading = al.Reading(
         tokens=tokens,
         passages=passages,
         queries=queries,
@@ -69,9 +65,9 @@ def analyze(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         loaded = loaded_model(model, device, dtype)
-        given = None if text is None else documents(text)
+        given = None if text is None else al.documents(text)
         with progress("layers") as step:
-            run = analyze_model(
+            run = al.analyze(
                 loaded,
                 given,
                 rel_error=rel_error,
@@ -83,7 +79,7 @@ def analyze(
             )
         run.save(folder)
         figures = _figures(run, folder)
-        report = write_report(folder)
+        report = al.write_report(folder)
     if as_json:
         print_json(run.to_dict())
         return
@@ -92,7 +88,7 @@ def analyze(
     out.print(f"Report: {report} (open it in a browser)")
 
 
-def _figures(run: Run, folder: Path) -> list[str]:
+def _figures(run: al.Run, folder: Path) -> list[str]:
     from attnlimit.report.figures.heads import answer_map, curves, heat_map, slopes
     from attnlimit.report.html.analysis import same_answer
 
@@ -108,7 +104,7 @@ def _figures(run: Run, folder: Path) -> list[str]:
     return [f"{name}.png" for name in drawn]
 
 
-def _show(run: Run) -> None:
+def _show(run: al.Run) -> None:
     """Keys that a query reads, a row a layer, and the heads at both ends in words."""
     facts, (layers, heads) = run.facts, run.shape
     need = {(one.layer, one.head): one.needed(facts.rel_error) for one in run.heads}
@@ -145,7 +141,7 @@ def _show(run: Run) -> None:
         _show_answer(run)
 
 
-def _show_answer(run: Run) -> None:
+def _show_answer(run: al.Run) -> None:
     """Keys for some errors of the model's answer."""
     from attnlimit.report.html.analysis import answer_table, answer_words
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, file_out, out, print_json, share
 
 
@@ -36,9 +37,7 @@ def budget(
     as_json: AsJson = False,
 ) -> None:
     """Keys for every head: the fewest for an error of the model's answer, or the best use of a number of keys."""
-    from attnlimit.models.analyse.run import Run
-
-    found = Run.load(run)
+    found = al.Run.load(run)
     aims = {"rel_error": rel_error, "kl": kl, "change": change, "total": total}
     aims |= {name: share(text, name) for name, text in (("perplexity", perplexity), ("keys", keys)) if text}
     if all(value is None for value in aims.values()):

@@ -159,13 +159,16 @@ class Columns:
         for k in (0, *chosen):
             grid.add_column(self.columns[k], justify="right", overflow="fold")
         for row in self.rows:
-            grid.add_row(*(_cell(row[k]) for k in (0, *chosen)))
+            grid.add_row(*(cell(row[k]) for k in (0, *chosen)))
         return grid
 
 
-def _cell(value: object) -> str | Text:
+def cell(value: object) -> str | Text:
+    """A number to four digits; a dash for what is not known."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
     if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.4g}"
+        return f"{value:.4g}"
     return value if isinstance(value, Text) else str(value)
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, out, print_json, progress, share, table
 from attnlimit.cli.model_options import Device, Dtype, Seeds, Text, tell
 from attnlimit.errors import AttnlimitError, InputError, MissingExtra
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
-    from attnlimit.models.analyse.run import Run
     from attnlimit.models.judge import Comparison
     from attnlimit.models.judge.compare import Point
     from attnlimit.models.see.load import Loaded
@@ -33,16 +33,11 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """The run's budgets beside other methods that read as many keys: what each does to the model's answer."""
-    from attnlimit.models.analyse.run import Run
-    from attnlimit.models.judge import compare as compare_methods
-    from attnlimit.models.see.text import documents
-    from attnlimit.report.html import write_report
-
-    shares, found = _shares(keys), Run.load(run)
-    given = documents(text or None)
+    shares, found = _shares(keys), al.Run.load(run)
+    given = al.documents(text or None)
     loaded = _model(found, model, device, dtype)
     with progress("percent") as step:
-        result = compare_methods(
+        result = al.compare(
             loaded, found, given, keys=shares, windows=windows, seeds=range(seeds), progress=step
         )
     folder = run if run.is_dir() else run.parent
@@ -51,7 +46,7 @@ def compare(
         save(result.plot(), folder / "compare.png")
     except MissingExtra as missing:
         err.print(f"No figure: {missing}")
-    report = write_report(folder)
+    report = al.write_report(folder)
     if as_json:
         print_json(result.to_dict())
         return
@@ -59,14 +54,12 @@ def compare(
     out.print(f"Written: {folder}/compare.json, compare.png\nReport: {report}")
 
 
-def _model(run: Run, model: str | None, device: str | None, dtype: str | None) -> Loaded:
-    from attnlimit.models.see.load import load
-
+def _model(run: al.Run, model: str | None, device: str | None, dtype: str | None) -> Loaded:
     name = run.facts.model if model is None else model
     try:
-        loaded = load(name, device=device, dtype=dtype, note=tell)
+        loaded = al.load(name, device=device, dtype=dtype, note=tell)
         same = loaded.kind == run.facts.kind
-        return loaded if same else load(name, device=device, dtype=dtype, task=run.facts.kind, note=tell)
+        return loaded if same else al.load(name, device=device, dtype=dtype, task=run.facts.kind, note=tell)
     except AttnlimitError as problem:
         if model is not None:
             raise

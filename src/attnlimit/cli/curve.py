@@ -48,9 +48,6 @@ def curve(
     if method == "exact":
         _exact(head, law, sizes, as_json, plot)
     elif method == "monte-carlo":
-        from attnlimit.sampling.convergence import as_statistic
-        from attnlimit.sampling.statistic import MANY
-
         given = {"order": order, "radius": radius}
         options = {name: value for name, value in given.items() if value is not None}
         with progress("replicates") as step:
@@ -58,9 +55,9 @@ def curve(
                 head,
                 law,
                 sizes,
-                statistic=as_statistic({"name": statistic, **options}),
+                statistic=al.sampling.convergence.as_statistic({"name": statistic, **options}),
                 replicates=replicates,
-                queries=al.Own(queries or MANY) if self_attention else queries,
+                queries=queries if not self_attention else al.Own() if queries is None else al.Own(queries),
                 generator=seed,
                 progress=step,
             )
@@ -119,7 +116,6 @@ def _heavy(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     does not know its tails."""
     import torch
 
-    from attnlimit.exact import heavy_tails
     from attnlimit.exact.curve import QUERIES, QUERY_SEED
     from attnlimit.report.figures.heavy_tails import heavy_tails_figure
 
@@ -134,7 +130,7 @@ def _heavy(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     with progress("queries") as step:
         for those in (those for those in kinds.values() if bool(those.any())):
             middle = those.nonzero()[:, 0][index[those].argsort()[int(those.sum()) // 2]]
-            found.append(heavy_tails(head, law, x[middle], sizes))
+            found.append(al.heavy_tails(head, law, x[middle], sizes))
             step(len(found), len(kinds))
     where = None if plot is None else save(heavy_tails_figure(*found), plot)
     if as_json:

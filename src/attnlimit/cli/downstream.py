@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, folder_out, numbers, out, print_json, progress, table
 from attnlimit.cli.model_options import (
     Device,
@@ -58,20 +59,18 @@ def downstream(
     as_json: AsJson = False,
 ) -> None:
     """The model's task against keys per head: in all, by thirds of the examples' horizons, and split against uniform."""
-    from attnlimit.models.analyse.run import Run
     from attnlimit.models.budget.needed import KEEPING, RANDOM
-    from attnlimit.models.judge import Trial, compare_splits, downstream_curve, example_horizons
-    from attnlimit.models.see.text import documents
+    from attnlimit.models.judge import compare_splits, downstream_curve, example_horizons
 
     samplings = {"sampled": RANDOM, "kept": KEEPING}
     if policy not in samplings:
         raise InputError(f"--policy must be one of {', '.join(samplings)}; got {policy!r}.")
     sizes = [round(one) for one in numbers(keys, "--keys")]
-    found = None if run is None else Run.load(run)
-    given = documents(text or None)
+    found = None if run is None else al.Run.load(run)
+    given = al.documents(text or None)
     loaded = loaded_model(model, device, dtype)
     length = found.facts.tokens if tokens is None and found is not None else tokens
-    trial = Trial(tokens=length, examples=examples, seeds=range(seeds), per_query=per_query)
+    trial = al.Trial(tokens=length, examples=examples, seeds=range(seeds), per_query=per_query)
     with progress("horizons") as step:
         horizons = example_horizons(loaded, trial.task_of(loaded), trial.run(loaded, given, step))
     comparison = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text as Words
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, table
 from attnlimit.cli.model_options import Device, Dtype, Model, loaded_model
 from attnlimit.errors import InputError
@@ -27,7 +29,7 @@ SHADES = {
     "content": ("pick", "yellow"),
     "broad average": ("avg", "white"),
 }
-"""How the map of roles calls them, and their colours."""
+"""How the map of roles calls them, in the order of their shares, and their colours."""
 HEADS = 12
 """That a chosen token shows: those that matter most to the answer."""
 
@@ -52,24 +54,19 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """What every head reads on a text: its roles, and for a token the keys that explain it, with their certainty."""
-    from dataclasses import replace
-
     from attnlimit.models.explain.explain import USUAL
-    from attnlimit.models.explain.explain import explain as explain_model
-    from attnlimit.models.see.text import documents
-    from attnlimit.report.html import page
-    from attnlimit.report.html.explain import explanation
+    from attnlimit.report.html import explanation, page
 
     if answer not in ("on", "off"):
         raise InputError(f"--answer must be on or off, got {answer!r}.")
     if which is not None and token is None:
         raise InputError("--which says which occurrence of a word: give the word with --token.")
-    given = None if text is None else documents([text])[0]
+    given = None if text is None else al.documents([text])[0]
     reading = replace(USUAL, tokens=tokens, seed=seed, answer=USUAL.answer if answer == "on" else 0)
     loaded = loaded_model(model, device, dtype)
     wanted = [one for one in (token, index) if one is not None]
     with progress("percent") as step:
-        found = explain_model(
+        found = al.explain(
             loaded,
             given,
             wanted,
@@ -97,8 +94,6 @@ def explain(
 
 def _show_roles(found: Explanation) -> None:
     """The leading role of every head, and of every role how much there is and where most."""
-    from attnlimit.models.explain.result import ROLES
-
     by_layer: dict[int, list[HeadRoles]] = {}
     for one in found.heads:
         by_layer.setdefault(one.layer, []).append(one)
@@ -107,7 +102,7 @@ def _show_roles(found: Explanation) -> None:
     title = f"Leading role of each head, with its share of the attention in %: {found.facts.model}, {len(found.tokens)} tokens"
     out.print(table(title, ["layer", *(f"h{k}" for k in range(widest))], rows))
     lines = []
-    for k, role in enumerate(ROLES):
+    for k, role in enumerate(SHADES):
         most = max(found.heads, key=lambda one: one.shares[k][0])
         twice = max(found.heads, key=lambda one: 0.0 if one.made is None else one.made[k][0])
         lines.append(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import file_out, out
 from attnlimit.errors import InputError
 
@@ -22,13 +23,12 @@ def export(
 ) -> None:
     """Write what a study has found so far; the run itself is only read."""
     from attnlimit.cli.studies import written  # needs an extra
-    from attnlimit.studies import open_run
 
     if form not in (*FORMATS, "all"):
         raise InputError(f"--format must be one of {', '.join(FORMATS)} or all, got {form!r}.")
     if file is not None and form in ("figures", "all"):
         raise InputError(f"--out names one file, but {form} are several: leave it out.")
-    with open_run(run) as found:
+    with al.studies.open_run(run) as found:
         for one in FORMATS if form == "all" else (form,):
             for path in written(found, one, file):
                 out.print(f"Written: {path}")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, folder_out, out, print_json, table
 from attnlimit.errors import InputError
-from attnlimit.files.records import finite, write_table
+from attnlimit.files.records import write_table
 
 if TYPE_CHECKING:
     from attnlimit.icl.training import Comparison
@@ -42,14 +43,13 @@ def icl(
 
 
 def _tell(found: Findings, folder: Path, as_json: bool) -> None:
-    from attnlimit.studies import summary
     from attnlimit.studies.kinds.icl import comparisons
 
     tasks = comparisons(found.points)
     if tasks:
         write_table(folder / "risks.csv", [{"task": one.name, **row} for one in tasks for row in one.rows()])
     if as_json:
-        print_json(finite({**summary(found), "comparisons": [one.to_dict() for one in tasks]}))
+        print_json({**al.studies.summary(found), "comparisons": [one.to_dict() for one in tasks]})
         return
     for one in tasks:
         _say(one)

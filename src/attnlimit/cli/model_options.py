@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import err
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, …")]
 
 def loaded_model(model: str | None, device: str | None, dtype: str | None) -> Loaded:
     """The model that the options name."""
-    from attnlimit.models.see.load import load
-
-    return load("minilm" if model is None else model, device=device, dtype=dtype, note=tell)
+    return al.load("minilm" if model is None else model, device=device, dtype=dtype, note=tell)
 
 
 def tell(words: str) -> None:

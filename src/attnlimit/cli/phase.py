@@ -11,6 +11,8 @@ from attnlimit.cli.common import AsJson, Plot, Sizes, numbers, out, print_json, 
 from attnlimit.cli.law_options import of_law
 from attnlimit.report.figures.style import save
 
+MARKS = {"averaging": " ", "few keys": "*", "not reached": "!"}
+
 
 @of_law()
 def phase(
@@ -23,12 +25,8 @@ def phase(
     plot: Plot = None,
 ) -> None:
     """Error of attention over the plane of score spread κ and tokens n, with the two lines of the random energy model."""
-    from attnlimit.exact.phase import AVERAGING, FEW_KEYS, NOT_REACHED
-    from attnlimit.report.figures.phase import phase_figure
-
-    marks = {AVERAGING: " ", FEW_KEYS: "*", NOT_REACHED: "!"}
     diagram = al.phase_diagram(law, numbers(kappa, "--kappa"), whole_numbers(n))
-    where = None if plot is None else save(phase_figure(diagram), plot)
+    where = None if plot is None else save(diagram.plot(), plot)
     if as_json:
         print_json(diagram.to_dict())
         return
@@ -36,7 +34,7 @@ def phase(
     rows = [
         (
             f"{diagram.kappa[i]:.3g}",
-            *(f"{float(diagram.relative_rms[i, j]):.1e}{marks[regions[i][j]]}" for j in columns),
+            *(f"{float(diagram.relative_rms[i, j]):.1e}{MARKS[regions[i][j]]}" for j in columns),
         )
         for i in _spaced(len(diagram.kappa), 12)
     ]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import file_out, out
 
 
@@ -15,12 +16,9 @@ def report(
     file: Annotated[Path | None, file_out("HTML file to write (default: report.html in the folder).")] = None,
 ) -> None:
     """The run as one HTML file: opens in any browser, needs no network."""
-    if (run / "verdict.json").is_file():
-        from attnlimit.reproduce.write import write_report  # a layer of its own, above the report's
-    else:
-        from attnlimit.report.html import write_report
-
-    written = write_report(run, file)
+    # what `reproduce` wrote has a page of its own, of a layer above the report's
+    write = al.reproduce.write_report if (run / "verdict.json").is_file() else al.write_report
+    written = write(run, file)
     out.print(
         f"Report: {written} ({written.stat().st_size / 1e6:.1f} MB). Open it in a browser.",
     )

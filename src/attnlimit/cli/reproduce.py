@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, time_of
 from attnlimit.numerics.words import counted
 
@@ -35,19 +36,19 @@ def reproduce(
     Says first how long it will take; a run that was stopped goes on where it was.
     Exit code: 0 it ran, whatever the verdict; 2 it could not run; 130 stopped.
     """
-    from attnlimit.reproduce import OUT, Interrupted, find, names, prepare, run
-
     if listed or name is None:
-        _list([find(one) for one in names()], as_json)
+        _list([al.reproduce.find(one) for one in al.reproduce.names()], as_json)
         return
-    chosen = names() if name == "all" else (find(name).name,)
+    chosen = al.reproduce.names() if name == "all" else (al.reproduce.find(name).name,)
     records = []
     for one in chosen:
-        ready = _estimated(prepare(one, quick=quick, workers=workers, out=folder or OUT))
+        ready = _estimated(
+            al.reproduce.prepare(one, quick=quick, workers=workers, out=folder or al.reproduce.OUT)
+        )
         try:
             with progress(one) as step:
-                done = run(ready, progress=lambda now: step(now.done, now.total))
-        except Interrupted as stopped:
+                done = al.reproduce.run(ready, progress=lambda now: step(now.done, now.total))
+        except al.reproduce.Interrupted as stopped:
             err.print(f"{stopped} The same command goes on from there.")
             raise typer.Exit(130) from stopped
         records.append(done.record.to_dict())
@@ -94,14 +95,12 @@ def _estimated(ready: Prepared) -> Prepared:
 
 def _say(done: Reproduced) -> None:
     """The verdicts in plain words, and where the files are."""
-    from attnlimit.reproduce.result import plain
-
     grid = Table(title=done.record.title, title_justify="left", box=None, show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for one in done.verdicts:
-        expected = f"{one.relation} {plain(one.predicted)}".strip()
-        numbers = f"predicted {expected}, measured {plain(one.measured)}{_interval(one)}"
+        expected = f"{one.relation} {al.reproduce.plain(one.predicted)}".strip()
+        numbers = f"predicted {expected}, measured {al.reproduce.plain(one.measured)}{_interval(one)}"
         outcome = Text(one.outcome.value, COLOURS[one.outcome.value])
         grid.add_row(outcome, Text.assemble(one.claim, "\n", (numbers, "dim")))
     out.print(grid)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, out, print_json, table
 from attnlimit.errors import AttnlimitError, InputError
 
@@ -22,12 +23,10 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs of studies: running, finished, incomplete or failed."""
-    from attnlimit.studies import find_runs, open_run  # needs an extra
-
     states, broken = [], []
-    for path in find_runs(folder):
+    for path in al.studies.find_runs(folder):
         try:
-            with open_run(path) as run:
+            with al.studies.open_run(path) as run:
                 states.append(run.state)
         except AttnlimitError as problem:
             broken.append({"folder": str(path), "problem": str(problem)})

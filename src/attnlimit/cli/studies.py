@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from attnlimit.cli.common import err, out, print_json, progress, table, time_of
+from attnlimit.cli.common import cell, err, out, print_json, progress, table, time_of
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import write_json, write_text
 from attnlimit.numerics.words import counted
@@ -142,10 +142,10 @@ def _say(found: Findings, folder: Path) -> None:
     if told.rows:
         title = f"{found.study.name}: {found.done:,} of {found.total:,} tasks"
         differ = [k for k in range(len(told.columns)) if len({row[k] for row in told.rows}) > 1]
-        rows = [[_cell(row[k]) for k in differ] for row in told.rows[:SHOWN]]
+        rows = [[row[k] for k in differ] for row in told.rows[:SHOWN]]
         out.print(table(title, [told.columns[k] for k in differ], rows) if differ else title)
         same = [
-            f"{name} {_cell(told.rows[0][k])}" for k, name in enumerate(told.columns) if k not in differ
+            f"{name} {cell(told.rows[0][k])}" for k, name in enumerate(told.columns) if k not in differ
         ]  # would only make the table too wide
         if same:
             every = "On every line: " if differ else ""
@@ -155,12 +155,6 @@ def _say(found: Findings, folder: Path) -> None:
     drawn = ", ".join(f"figures/{path.name}" for path in sorted((folder / "figures").glob("*.png")))
     files = f"report.html, summary.json, results.parquet{', ' if drawn else ''}{drawn}"
     out.print(f"Run: {folder} ({files})")
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _leave(why: str, advice: str, folder: Path, code: int) -> NoReturn:

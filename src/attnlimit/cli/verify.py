@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import attnlimit as al
 from attnlimit.cli.common import AsJson, err, out, print_json, progress, table
 from attnlimit.cli.model_options import (
     Device,
@@ -53,26 +54,23 @@ def verify(
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
     from attnlimit.models.analyse.analyze import short_name
-    from attnlimit.models.budget.budgets import Budgets
-    from attnlimit.models.judge import NEEDLES, Allowed, Trial
-    from attnlimit.models.judge import verify as verify_model
-    from attnlimit.models.see.text import documents
+    from attnlimit.models.judge import NEEDLES
 
-    allowed = Allowed(slack=slack, drop=drop)
-    given = documents(text or None)
-    found = Budgets.load(budgets)
+    allowed = al.Allowed(slack=slack, drop=drop)
+    given = al.documents(text or None)
+    found = al.Budgets.load(budgets)
     loaded = loaded_model(model, device, dtype)
     if found.model not in ("", short_name(loaded.name)):
         err.print(
             f"{budgets} was made for {found.model}, and this is {loaded.name}: budgets hold for the model they were made on."
         )
     with progress("percent") as step:
-        result = verify_model(
+        result = al.verify(
             loaded,
             found,
             given,
             windows=windows,
-            trial=Trial(tokens=tokens, examples=examples, seeds=range(seeds), per_query=per_query),
+            trial=al.Trial(tokens=tokens, examples=examples, seeds=range(seeds), per_query=per_query),
             allowed=allowed,
             needles=[task() for task in NEEDLES.values()] if needles else [],
             progress=step,
@@ -87,10 +85,7 @@ def verify(
 
 def _show(result: Verification) -> None:
     """A row a layer, the logits, the task, the verdict."""
-    from attnlimit.models.judge.verify import FLOOR
-    from attnlimit.models.see.gradient import CHANGE, NATS
-
-    ratio = result.measured.clamp_min(FLOOR) / result.predicted.clamp_min(FLOOR)
+    ratio = result.ratio
     rows: list[tuple[object, ...]] = []
     for layer in range(len(result.measured)):
         known = ratio[layer][~ratio[layer].isnan() & ~ratio[layer].isinf()]
@@ -116,8 +111,7 @@ def _show(result: Verification) -> None:
         f"Keys per query and head: {result.keys:.4g}, {result.share:.1%} of full attention{by_key_head}. "
         f"{result.windows} windows of {result.tokens} tokens, {len(result.full.per_example)} examples, {len(result.seeds)} seeds.",
     ]
-    unit = NATS + " per position" if result.agreement is not None else CHANGE
-    answer = f"Answer: {result.answer!r} {unit}"
+    answer = f"Answer: {result.answer!r} {result.unit}"
     if result.answer_predicted is not None:
         answer += f", predicted {result.answer_predicted}"
     if result.agreement is not None:

@@ -26,7 +26,7 @@ class Kept:
     top: Natural = 0
 
     def __bool__(self) -> bool:
-        return self != Kept()
+        return self.own or any((self.sinks, self.window, self.around, self.top))
 
     def without(self, *, place: bool = False, order: bool = False) -> Kept:
         """What is left of it where queries have no place among the keys, or keys have no order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,11 +71,7 @@ def finite(value: Any) -> Any:
     >>> finite({"a": (1.0, float("inf"))})
     {'a': [1.0, None]}
     """
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 def plain(value: Any) -> Any:

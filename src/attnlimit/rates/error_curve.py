@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -67,6 +68,24 @@ class ErrorCurve(Drawn):
         if self.rows is not None:
             object.__setattr__(self, "rows", _numbers(self.rows, "rows"))
 
+    @cached_property
+    def _errors(self) -> list[float]:
+        return self.error.tolist()
+
+    @cached_property
+    def _ends(self) -> list[tuple[int, float] | None]:
+        """Where the piece that starts at each grid point ends: at the next one, or with all keys after the last."""
+        following = [*zip(self.n, self._errors, strict=True)][1:]
+        if self.full is None:
+            return [*following, None]
+        last = (self.full, 0.0)
+        nearest = [min(one, last) for one in following] + [last]
+        return [end if here < self.full else None for here, end in zip(self.n, nearest, strict=True)]
+
+    @cached_property
+    def _keys(self) -> list[float]:
+        return [] if self.keys is None else self.keys.tolist()
+
     def at(self, n: int) -> float:
         """The error at n: 0 where all keys are drawn, and past the grid what it is at its end."""
         if self.full is not None and n >= self.full:
@@ -75,47 +94,40 @@ class ErrorCurve(Drawn):
         if k < 0:
             raise InputError(f"The curve starts at n = {self.n[0]}: what it is at {n} is not known.")
         if n == self.n[k]:
-            return float(self.error[k])
-        end = self._end(k)
+            return self._errors[k]
+        end = self._ends[k]
         if end is None:
-            return float(self.error[-1])
+            return self._errors[-1]
         left, (right, last) = self.n[k], end
         share = n / right if left == 0 else (1 / left - 1 / n) / (1 / left - 1 / right)
-        first = float(self.error[k])
+        first = self._errors[k]
         scale = max(first, last) or 1.0  # so that squares neither overflow nor underflow
         square = (1 - share) * (first / scale) ** 2 + share * (last / scale) ** 2
         return scale * math.sqrt(square)
 
     def least(self, error: float) -> int | None:
         """The least n whose error is at most that; None where the curve never gets there."""
-        for k, here in enumerate(self.error.tolist()):
+        for left, here, end in zip(self.n, self._errors, self._ends, strict=True):
             if here <= error:
-                return self.n[k]
-            end = self._end(k)
+                return left
             if end is None or end[1] > error:
                 continue
-            left, (right, last) = self.n[k], end
+            right, last = end
             share = (1 - (error / here) ** 2) / max(1 - (last / here) ** 2, 1e-300)
             exact = share * right if left == 0 else 1 / (1 / left + share * (1 / right - 1 / left))
             return min(right, max(left + 1, math.ceil(exact - 1e-9 * exact)))
         return None
 
-    def _end(self, k: int) -> tuple[int, float] | None:
-        """Where the piece that starts at grid point k ends: the next point, or all keys after the last one."""
-        if k + 1 < len(self.n) and (self.full is None or self.n[k + 1] < self.full):
-            return self.n[k + 1], float(self.error[k + 1])
-        return None if self.full is None or self.full <= self.n[k] else (self.full, 0.0)
-
     def keys_at(self, n: int) -> float:
         """Keys that a query reads when n are drawn, mean over queries: a straight line between grid points."""
-        if self.keys is None:
+        if not self._keys:
             return float(n)
         k = min(max(bisect_right(self.n, n) - 1, 0), len(self.n) - 1)
         if k + 1 == len(self.n):
-            return float(self.keys[k])
+            return self._keys[k]
         left, right = self.n[k], self.n[k + 1]
         share = min(max((n - left) / (right - left), 0.0), 1.0)
-        return float(self.keys[k] + share * (self.keys[k + 1] - self.keys[k]))
+        return self._keys[k] + share * (self._keys[k + 1] - self._keys[k])
 
     @property
     def relative(self) -> Float[Tensor, " n"]:

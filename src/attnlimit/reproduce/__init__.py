@@ -3,8 +3,9 @@
 A module here has some as `RESULTS`, each with the study of its name in specs/.
 """
 
-from attnlimit.reproduce.result import Outcome, Points, Reproduction, Verdict
+from attnlimit.reproduce.result import Outcome, Points, Reproduction, Verdict, plain
 from attnlimit.reproduce.run import OUT, Interrupted, Prepared, Reproduced, find, names, prepare, run
+from attnlimit.reproduce.write import write_report
 
 __all__ = [
     "OUT",
@@ -17,6 +18,8 @@ __all__ = [
     "Verdict",
     "find",
     "names",
+    "plain",
     "prepare",
     "run",
+    "write_report",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from attnlimit.report.figures.downstream import thirds_figure as draw_thirds
 from attnlimit.reproduce.compare import at_least, equals
 from attnlimit.reproduce.heads import without_weights
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
+from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.downstream import Thinned
 from attnlimit.studies.model_fields import OfModel
 
@@ -164,7 +165,7 @@ def thirds_said(points: Points) -> list[str]:
     return [*OfModel.words(points), f"Horizons of the texts lie between {ends}."]
 
 
-def table(points: Points) -> list[dict[str, Any]]:
+def table(points: Points) -> list[Row]:
     """One row for every model, size, seed and text."""
     return [
         {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from attnlimit.drawing import Figure
 from attnlimit.models.judge.faithful import CURVES, ORDERS
@@ -11,6 +10,7 @@ from attnlimit.models.see.gradient import CHANGE
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, SKY, bars, dots, finish, panels
 from attnlimit.reproduce.compare import at_least, at_most, mean_with_interval
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
+from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.faithfulness import Faithful
 from attnlimit.studies.model_fields import OfModel
 
@@ -62,7 +62,7 @@ def figure(points: Points) -> Figure:
     return drawn
 
 
-def table(points: Points) -> list[dict[str, Any]]:
+def table(points: Points) -> list[Row]:
     """A row for every model, curve and share."""
     return [
         {"model": found.model, "tokens": found.tokens, "windows": len(found.changes), **row}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from attnlimit.report.figures.models import model_heads_figure
 from attnlimit.reproduce import heads
 from attnlimit.reproduce.compare import equals, mean_with_interval
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
+from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.model_convergence import HeadsConverged, HeadSlope
 
 INDEPENDENT, DIFFERENT = Sampling(), Sampling(draw=Different())
@@ -124,10 +124,10 @@ def bert_said(points: Points) -> list[str]:
     return told
 
 
-def table(points: Points) -> list[dict[str, Any]]:
+def table(points: Points) -> list[Row]:
     """One row for every head, way of drawing and n."""
     found = only(points, HeadsConverged)
-    facts = {"model": found.model, "replicates": found.replicates}
+    facts: Row = {"model": found.model, "replicates": found.replicates}
     return [{**facts, **one.facts(), **row} for one in found.slopes for row in one.curve()]
 
 

@@ -42,19 +42,11 @@ def table(points: Points) -> list[Row]:
 
 
 class Outcome(Enum):
-    """What the numbers say of a claim; `meaning` says it in a sentence."""
+    """What the numbers say of a claim: its interval holds what is predicted, excludes it, or is too wide to tell."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
     CANNOT_TELL = "cannot tell"
-
-    @property
-    def meaning(self) -> str:
-        return {
-            Outcome.AGREES: "The measured value is where the claim puts it, within its interval.",
-            Outcome.DIFFERS: "The measured value is not where the claim puts it, and its interval excludes that it is.",
-            Outcome.CANNOT_TELL: "The interval is too wide, or the sizes too small, to decide: run the paper's size.",
-        }[self]
 
 
 def plain(value: float | str) -> str:

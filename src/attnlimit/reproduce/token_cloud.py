@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from attnlimit.drawing import draw
 from attnlimit.reproduce.compare import at_most, equals
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
+from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.token_cloud import Covered
 from attnlimit.studies.model_fields import OfModel
 
@@ -39,10 +38,15 @@ def _nearer(cloud: Covered) -> Verdict:
     return at_most(claim, 1.0, ratio, (ratio - half, ratio + half), note=note)
 
 
-def table(points: Points) -> list[dict[str, Any]]:
+def table(points: Points) -> list[Row]:
     """One row for every size."""
     cloud = only(points, Covered)
-    facts = {"model": cloud.model, "layer": cloud.layer, "points": cloud.points, "draws": len(cloud.squares)}
+    facts: Row = {
+        "model": cloud.model,
+        "layer": cloud.layer,
+        "points": cloud.points,
+        "draws": len(cloud.squares),
+    }
     return [{**facts, **row} for row in cloud.shown()]
 
 

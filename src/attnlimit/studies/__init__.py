@@ -12,8 +12,8 @@ except ImportError as missing:
     ) from missing
 
 from attnlimit.doors import doors
+from attnlimit.errors import StoreError, WorkersLost
 from attnlimit.studies.coordinator import Finished, Progress, run_study
-from attnlimit.studies.errors import StoreError, WorkersLost
 from attnlimit.studies.estimate import Cost, estimate
 from attnlimit.studies.executors import Serial
 from attnlimit.studies.executors.dask import Dask, connect

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from attnlimit.errors import WorkersLost
 from attnlimit.files.lock import locked
 from attnlimit.studies import machine
-from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors import Executor, Serial
 from attnlimit.studies.kind import Result, kind
 from attnlimit.studies.spec import Study, count_points, points, rounded, task, tasks

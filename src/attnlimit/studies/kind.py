@@ -62,7 +62,7 @@ class Result:
         found: R = _adapter(cls).validate_python(data)
         return found
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """What summary.json says of a point: few numbers, not every replicate."""
         return self.to_dict()
 

@@ -74,7 +74,7 @@ class OfModel(Result):
         """Which weights were used, each once."""
         return list(dict.fromkeys(point.result.weights for point in points))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Its single numbers and words, and what tables show of it."""
         single = {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
         return {**single, "shown": self.shown()}

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from attnlimit.errors import InputError
-from attnlimit.studies.errors import StoreError
+from attnlimit.errors import InputError, StoreError
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Task, canonical
 

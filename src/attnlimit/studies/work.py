@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from pydantic import ValidationError
 
-from attnlimit.studies.errors import StoreError
+from attnlimit.errors import StoreError
 from attnlimit.studies.kind import Kind, Result, kind
 from attnlimit.studies.spec import Task, canonical
 from attnlimit.studies.store import DAMAGED

@@ -9,11 +9,10 @@ import torch
 
 import attnlimit as al
 from attnlimit.errors import InputError, ModelNotSupported
-from attnlimit.models.explain.explain import explain
+from attnlimit.models.explain.explain import _lost, explain
 from attnlimit.models.explain.look import Made
 from attnlimit.models.explain.result import ROLES, Explanation, Facts, HeadRoles, Link, Map, Tokens, packed
 from attnlimit.models.explain.tokens import find_token, read_tokens
-from attnlimit.models.explain.tried import _lost
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.gradient import answer_error
 from attnlimit.models.see.load import Loaded, load, packaged_bert

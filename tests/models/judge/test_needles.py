@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from attnlimit.errors import InputError
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge import NEEDLES, Trial, downstream_curve, example_horizons, verify
-from attnlimit.models.judge.needles import Needle, Several, Single, Variables
-from attnlimit.models.judge.solved import SOLVED
+from attnlimit.models.judge.needles import SOLVED, Needle, Several, Single, Variables
 from attnlimit.models.see.load import Loaded, load, packaged_bert
 
 transformers = pytest.importorskip("transformers")

@@ -10,8 +10,7 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.analyze import Reading, analyze
-from attnlimit.models.judge.downstream import DownstreamCurve
-from attnlimit.models.judge.horizons import call_horizons, example_horizons
+from attnlimit.models.judge.downstream import DownstreamCurve, call_horizons, example_horizons
 from attnlimit.models.judge.splits import SplitComparison, compare_splits
 from attnlimit.models.judge.tasks import Retrieval, TaskResult
 from attnlimit.models.judge.trial import Trial

@@ -91,9 +91,9 @@ class HeadReport:
         """The keys that a query reads so that the rms error over queries is at most `rel_error`."""
         return needed(self.chosen(policy), self.visible_keys, rel_error)
 
-    def kind(self, rel_error: float) -> str:
-        """What kind of head it is at this error, a key of PHASES."""
-        effective, random = self.effective_keys[1], self.needed(rel_error, "sampled")
+    def kind(self, random: Needed) -> str:
+        """What kind of head it is, a key of PHASES, if it needs that of keys drawn at random."""
+        effective = self.effective_keys[1]
         if effective < 3:
             return "one" if effective < 1.5 else "few"
         if random.all:
@@ -102,12 +102,8 @@ class HeadReport:
 
     def phase(self, rel_error: float) -> str:
         """Its kind in words."""
-        words = {
-            "error": f"{100 * rel_error:g} %",
-            "keys": self.needed(rel_error, "sampled"),
-            "visible": short_count(self.visible_keys),
-        }
-        return PHASES[self.kind(rel_error)].format(**words)
+        random, visible = self.needed(rel_error, "sampled"), short_count(self.visible_keys)
+        return PHASES[self.kind(random)].format(error=f"{100 * rel_error:g} %", keys=random, visible=visible)
 
     def to_dict(self, rel_error: float) -> dict[str, Any]:
         """Its record, with what it needs for this error."""

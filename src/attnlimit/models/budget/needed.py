@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import NonNegativeFloat, NonNegativeInt
@@ -66,8 +66,13 @@ class Needed:
 
 
 def needed(ways: Sequence[Way], visible: float, rel_error: float) -> Needed:
-    """The least keys over the ways, the first among equals; `visible` is the mean number of keys that a query sees."""
-    return min((_least(way, visible, rel_error) for way in ways), key=lambda found: found.keys)
+    """The least keys over the ways; `visible` is the mean number of keys that a query sees."""
+    return cheapest(_least(way, visible, rel_error) for way in ways)
+
+
+def cheapest(found: Iterable[Needed]) -> Needed:
+    """The one with the least keys, the first among equals."""
+    return min(found, key=lambda one: one.keys)
 
 
 def _least(way: Way, visible: float, rel_error: float) -> Needed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +16,12 @@ from torch.nn.functional import cross_entropy
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
-from attnlimit.models.judge.task_run import TaskRun
-from attnlimit.models.judge.tasks import Task
+from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.judge.intervals import Uncertain, compared
+from attnlimit.models.judge.tasks import Task, TaskResult, TaskRun
+from attnlimit.models.judge.trial import Trial
+from attnlimit.models.see.load import Loaded
+from attnlimit.models.see.progress import Steps
 from attnlimit.models.see.text import Document, special_tokens, token_ids
 
 WORDS = [
@@ -237,3 +241,54 @@ def _last_tokens(
     logits, wanted = logits[:, -most - 1 : -1].float(), ids[:, -most:]
     nats = cross_entropy(logits.mT, wanted, reduction="none")
     return (logits.argmax(-1) == wanted).cpu(), nats.double().cpu()
+
+
+SOLVED = 0.5
+"""Share of examples that the full model must get right: a task that it cannot do says nothing about budgets."""
+
+
+@dataclass(frozen=True, eq=False)
+class NeedleResult:
+    """A needle task with all keys and, if the full model solves it, with budgets."""
+
+    full: TaskResult
+    sampled: tuple[TaskResult, ...] = ()
+    """One a seed; none where the full model does not solve the task."""
+    sampled_value: Uncertain | None = None
+    drop: Uncertain | None = None
+    """Full − sampled."""
+
+    @property
+    def solved(self) -> bool:
+        return self.full.value >= SOLVED
+
+    @property
+    def verdict(self) -> str:
+        """What the task says about the budgets, in words."""
+        if not self.solved:
+            return f"not solved by the full model (score {self.full.value:.2f}): says nothing about budgets"
+        return f"{self.full.value:.2f} with all keys, {self.sampled_value!r} sampled; loss {self.drop!r}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.full.name,
+            "solved": self.solved,
+            "verdict": self.verdict,
+            "full": self.full.to_dict(),
+            "sampled": [one.to_dict() for one in self.sampled],
+            "sampled_value": None if self.sampled_value is None else self.sampled_value.to_dict(),
+            "drop": None if self.drop is None else self.drop.to_dict(),
+        }
+
+
+def needle_result(
+    loaded: Loaded, budgets: Budgets, texts: Sequence[Document], trial: Trial, steps: Steps
+) -> NeedleResult:
+    """The trial's task with all keys, and with budgets if that is worth it."""
+    found = NeedleResult(trial.evaluate(loaded, texts, steps.next()))
+    if not found.solved:
+        steps.skip(len(trial.seeds))
+        return found
+    sampled = trial.sampled(loaded, budgets, texts, steps)
+    value, drop = compared(found.full, sampled, trial.level)
+    return replace(found, sampled=sampled, sampled_value=value, drop=drop)

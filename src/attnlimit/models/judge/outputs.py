@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.models.judge.task_run import TaskRun
-from attnlimit.models.judge.tasks import Labels, OutputTask, Retrieval
+from attnlimit.models.judge.tasks import Labels, OutputTask, Retrieval, TaskRun
 from attnlimit.models.see.load import Loaded
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.task_run import TaskRun
-from attnlimit.models.judge.tasks import Task, TaskResult, task_for
+from attnlimit.models.judge.tasks import Task, TaskResult, TaskRun, task_for
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, longest
@@ -18,6 +18,7 @@ from attnlimit.rates.bootstrap import checked_level
 DEFAULT_TOKENS = 256
 
 
+@door
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """Examples of at most `tokens` tokens, and one sampled run for each seed."""

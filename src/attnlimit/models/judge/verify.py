@@ -16,10 +16,11 @@ from attnlimit.files.strict import to_record
 from attnlimit.inputs import as_count
 from attnlimit.models.budget.budgets import Budgets, Predicted
 from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
+from attnlimit.models.judge.needles import NeedleResult, needle_result
 from attnlimit.models.judge.probe import Probe, probe
-from attnlimit.models.judge.solved import NeedleResult, needle_result
 from attnlimit.models.judge.tasks import Task, TaskResult
 from attnlimit.models.judge.trial import Trial
+from attnlimit.models.see.gradient import CHANGE, NATS
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, token_windows
@@ -30,6 +31,7 @@ FLOOR = 1e-3
 """Relative errors below this are rounding, whatever was predicted."""
 
 
+@door
 @dataclass(frozen=True)
 class Allowed:
     """What still counts as holding."""
@@ -98,11 +100,21 @@ class Verification:
         return surely if self.judged else torch.zeros_like(surely)
 
     @property
+    def ratio(self) -> Tensor:
+        """(layers, heads): measured over predicted error, both at least what rounding makes."""
+        return self.measured.clamp_min(FLOOR) / self.predicted.clamp_min(FLOOR)
+
+    @property
+    def unit(self) -> str:
+        """Of the answer's error."""
+        return CHANGE if self.agreement is None else f"{NATS} per position"
+
+    @property
     def failures(self) -> list[str]:
         """Why the budgets fail, in sentences; empty when they hold."""
         found, known, above = [], int((~self.predicted.isnan()).sum()), int(self.above.sum())
         if above > self.allowed.heads * known:
-            ratio = (self.measured / self.predicted.clamp_min(FLOOR)).masked_fill(~self.above, -1.0)
+            ratio = self.ratio.masked_fill(~self.above, -1.0)
             layer, head = divmod(int(ratio.argmax()), ratio.shape[1])
             found.append(
                 f"{above} of {known} heads have an error more than {self.allowed.slack:.0%} above the predicted one "

@@ -11,7 +11,7 @@ from attnlimit.files.strict import to_record
 from attnlimit.models.analyse.heads import PHASES, SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.budget.needed import POLICIES
+from attnlimit.models.budget.needed import POLICIES, cheapest, needed
 from attnlimit.models.judge.compare import Comparison, Point
 from attnlimit.models.judge.intervals import Uncertain
 from attnlimit.models.see.gradient import NATS
@@ -129,20 +129,23 @@ def _lead(run: Run) -> str:
 def _head(one: HeadReport, known: list[float]) -> dict[str, Any]:
     """What the page needs of a head: its facts, what it needs at each level, and its curves to draw."""
     facts = {name: value for name, value in to_record(one).items() if name not in ("ways", "band")}
-    needed = {policy: [one.needed(level, policy) for level in known] for policy in POLICIES}
-    random, keeping = (one.chosen(policy)[0] for policy in ("sampled", "kept"))
+    random, keeping = one.ways
+    ways = [[needed([way], one.visible_keys, level) for level in known] for way in one.ways]
+    by_policy = dict(
+        zip(POLICIES, ([cheapest(both) for both in zip(*ways, strict=True)], *ways), strict=True)
+    )
     curves = {"sampled": random.curve, "kept": keeping.curve, "median": one.band[0], "p90": one.band[1]}
     return facts | {
         "visible": short_count(one.visible_keys),
         "kept": keeping.kept,
-        "kinds": [one.kind(level) for level in known],
+        "kinds": [one.kind(need) for need in ways[0]],
         "needed": {
             policy: {
                 "keys": [need.keys for need in found],
                 "n": [need.n for need in found],
                 "text": [str(need) for need in found],
             }
-            for policy, found in needed.items()
+            for policy, found in by_policy.items()
         },
         "curves": {name: _points(curve) for name, curve in curves.items()},
     }

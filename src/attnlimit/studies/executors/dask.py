@@ -15,10 +15,9 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import InputError, MissingExtra, WorkersLost
 from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.inputs import shown
-from attnlimit.studies.errors import WorkersLost
 from attnlimit.studies.executors.processes import THREADS
 from attnlimit.studies.fields import Fields
 from attnlimit.studies.stop import SIGNALS

@@ -14,8 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from attnlimit.errors import InputError
-from attnlimit.studies.errors import WorkersLost
+from attnlimit.errors import InputError, WorkersLost
 from attnlimit.studies.work import READY, Ended, decode, encode_task
 
 # Why a pool of our own: when a worker of concurrent.futures or of loky dies, the whole pool is broken and all of its pending

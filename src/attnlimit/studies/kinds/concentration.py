@@ -77,7 +77,7 @@ class Concentrated(Result):
         except AttnlimitError:
             return None
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Curves and fits of every quantity, and the exact rms error of the outputs."""
         record: dict[str, Any] = {"n": list(self.n), **told(self.limit)}
         for name, curve in self.curves.items():

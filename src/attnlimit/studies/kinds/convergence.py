@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import PlainSerializer, PlainValidator, PositiveInt
@@ -84,7 +84,7 @@ class Measured(CurveResult):
     def sharp(self) -> float | None:
         return float(self.limit.rates.mean) if self.error_of == "map" and self.limit is not None else None
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         known = self.experiment.to_dict()
         del known["errors"], known["errors_are"]
         fit = {"fit": None, "no_fit": self._fitted} if self.fit is None else {"fit": self.fit.to_dict()}

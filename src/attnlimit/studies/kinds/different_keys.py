@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -50,7 +50,7 @@ class DifferentErrors(Result):
             for n, square in zip(self.n, row, strict=True):
                 yield number, n, square
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         return {name: value for name, value in self.to_dict().items() if name != "squares"}
 
     def shown(self) -> list[Row]:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.horizons import example_horizons
+from attnlimit.models.judge.downstream import example_horizons
 from attnlimit.models.judge.outputs import Evaluated, changes, evaluate, output_task
 from attnlimit.models.judge.probe import probe
-from attnlimit.models.judge.task_run import TaskRun
+from attnlimit.models.judge.tasks import TaskRun
 from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded

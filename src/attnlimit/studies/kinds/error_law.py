@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -47,7 +47,7 @@ class LawQuantiles(Result):
             for n, error in zip(self.n, row, strict=True):
                 yield number, n, error
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         return {name: value for name, value in self.to_dict().items() if name != "errors"}
 
     def shown(self) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -43,7 +43,7 @@ class ExactCurves(CurveResult):
         both = [part.tolist() for one in (self.rms, self.mean_rms) for part in (one.error, _noise(one))]
         yield from zip(self.rms.n, *both, strict=True)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         return {
             "n": list(self.rms.n),
             "rms": self.rms.error.tolist(),

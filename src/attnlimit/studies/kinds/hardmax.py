@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -40,7 +40,7 @@ class Distance(Result):
     def rows(self) -> Iterator[Sequence[Cell]]:
         yield from zip(self.n, finite(self.kappa), self.rms.tolist(), strict=True)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         record = self.to_dict()
         return {**record, "kappa": record.pop("rule"), "kappa_at_n": finite(self.kappa)}
 

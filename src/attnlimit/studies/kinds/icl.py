@@ -168,7 +168,7 @@ class Trained(Result):
         found = {name: self.arrays[name] for name in ENDS}
         return {name: over_seeds(values[-1].T) for name, values in found.items() if values is not None}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         record: dict[str, Any] = {"task": repr(self.training.task), "lengths": self.what.lengths}
         record |= {"attention": self.what.attention, "replicates": self.training.seeds}
         for name, (mean, low, high) in self.ends().items():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -58,7 +58,7 @@ class Moments(Result):
     def joined(cls, parts: Sequence[Moments]) -> Moments:
         return cls(*(Measured.joined(curves) for curves in zip(*(one.curves for one in parts), strict=True)))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         first, told = self.mean.summary(), {}
         for curve in self.curves:
             record = curve.summary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveFloat
 
@@ -37,7 +37,7 @@ class Plane(Result):
             for i, n in enumerate(found.n):
                 yield kappa, n, rms[k][i], scale[k], region[k][i]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         return self.diagram.to_dict()
 
     def shown(self) -> list[Row]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 
@@ -33,7 +33,7 @@ class Draws(Result):
     def mean(self) -> float:
         return sum(self.draws) / len(self.draws)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         return {"replicates": len(self.draws), "mean": self.mean}
 
     def shown(self) -> list[Row]:

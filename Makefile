@@ -4,7 +4,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bounds kills wheel browser lint format bench docs clean
+.PHONY: help demo test bounds doors kills wheel browser lint format bench docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ wheel: ## Build the wheel, and try it alone: what `pip install attnlimit` brings
 	cd .wheel && for try in "curve --horizon 1 --n 1e3" "complexity --horizon 1" "phase" "bound --horizon 0.5" "doctor"; do \
 	bin/attnlimit $$try >out.txt 2>&1 || { cat out.txt; echo "attnlimit $$try failed"; exit 1; }; done
 	@.wheel/bin/python -m pip list --disable-pip-version-check | grep -i "transformers\|pyyaml\|matplotlib" && exit 1 || ls dist
+
+doors: .venv/.stamp ## Call all that is public with some 20,000 unfit arguments
+	OMP_NUM_THREADS=1 $(BIN)/python tests/doors/table.py --examples 40 --seed $(or $(SEED),0)
 
 browser: ## Install Chromium for the tests of the report; they are skipped without it
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

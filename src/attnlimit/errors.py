@@ -21,6 +21,10 @@ class RunLocked(AttnlimitError):
     """Another process writes to the run directory; the message names it."""
 
 
+class TooLarge(AttnlimitError, MemoryError):
+    """More memory is needed than there is."""
+
+
 class LimitDoesNotExist(AttnlimitError, ArithmeticError):
     """The quantity diverges with the number of tokens, so there is no number to return."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias, TypeVar, get_args
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from types import ModuleType
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -11,20 +13,25 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 
-Array: TypeAlias = Tensor | np.ndarray | Sequence[object] | float | int
+Array: TypeAlias = Annotated[
+    Tensor | np.ndarray | Sequence[object] | float | int, "numbers (a tensor, an array, a list or one number)"
+]
 """What public functions accept: tensors and numpy arrays as they are, plain numbers converted."""
+EXACT = (torch.float32, torch.float64)
+"""What is computed in; narrower numbers are taken as float32."""
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 T = TypeVar("T")
 
 
 def as_float(
     value: Array, name: str, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> Tensor:
-    """A finite floating tensor. Tensors and arrays must already have the dtype and device asked for;
-    plain numbers and lists are converted (to float64 unless a dtype is asked for)."""
+    """A finite floating tensor. Tensors and arrays must already have the dtype and device asked for, but half precision
+    becomes float32; plain numbers and lists are converted (to float64 unless a dtype is asked for)."""
     if isinstance(value, np.ndarray):
-        value = _from_numpy(value, name).to(device)
+        value = from_numpy(value, name).to(device)
     if isinstance(value, Tensor):
-        tensor = value
+        tensor = widened(value)
         if not tensor.is_floating_point():
             raise InputError(
                 f"{name} must be floating point, got {tensor.dtype}: "
@@ -32,7 +39,7 @@ def as_float(
             )
         if dtype is not None and tensor.dtype != dtype:
             raise InputError(
-                f"{name} has dtype {tensor.dtype}, but the rest is {dtype}: mixing dtypes would lose "
+                f"{name} has dtype {value.dtype}, but the rest is {dtype}: mixing dtypes would lose "
                 f"precision silently. Convert one of them, e.g. x.to({dtype})."
             )
         if device is not None and tensor.device != torch.device(device):
@@ -44,7 +51,11 @@ def as_float(
         try:
             tensor = torch.tensor(value, dtype=dtype or torch.float64, device=device)
         except (TypeError, ValueError, RuntimeError) as problem:
-            raise InputError(f"{name} must be numbers in a rectangular array, got {value!r}.") from problem
+            raise InputError(
+                f"{name} must be numbers in a rectangular array, got {shown(value)}."
+            ) from problem
+    if tensor.is_meta:
+        raise InputError(f"{name} is on the meta device, which holds no numbers: use cpu or cuda.")
     # The sum is finite if every entry is, but for overflow: the cheap check comes first.
     if not bool(tensor.sum().isfinite()) and not bool(torch.isfinite(tensor).all()):
         raise InputError(
@@ -54,12 +65,18 @@ def as_float(
     return tensor
 
 
-def _from_numpy(array: np.ndarray, name: str) -> Tensor:
+def from_numpy(array: np.ndarray, name: str) -> Tensor:
+    """The same memory where that can be."""
     # torch takes neither negative strides nor, without a warning, read-only memory: those are copied.
     try:
         return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except TypeError as problem:
         raise InputError(f"{name} must be an array of numbers, got dtype {array.dtype}.") from problem
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Half precision as float32: its three digits are lost at once in differences of n tokens from infinitely many."""
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in EXACT else tensor
 
 
 def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) -> Tensor:
@@ -74,53 +91,159 @@ def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) 
     return points
 
 
-def as_count(n: object, name: str = "n") -> int:
-    """A whole number ≥ 1 (a float such as 1e6 is accepted when it is whole)."""
+def as_number(value: Any) -> int | float | None:
+    """A number of numpy's, torch's or Python's as Python's; None where it is none."""
     if (
-        isinstance(n, bool)
-        or not isinstance(n, int | float | np.integer | np.floating)
-        or not 1 <= n < np.inf
-        or n != int(n)
+        isinstance(value, np.generic | np.ndarray | Tensor)
+        and not value.ndim
+        and not getattr(value, "is_meta", False)
     ):
-        raise InputError(f"{name} must be a whole number of at least 1, got {n!r}.")
-    return int(n)
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, float) or -1e308 < value < 1e308 else np.inf if value > 0 else -np.inf
 
 
-def as_counts(n: object, name: str = "n") -> list[int]:
+def whole(least: int, most: int = 2**63 - 1, why: str = "") -> Callable[..., int]:
+    """Takes whole numbers from `least` to `most`, also as a float such as 1e6 (a value and its name, as all such checks)."""
+
+    def check(n: object, name: str = "n") -> int:
+        number = as_number(n)
+        if number is None or not least <= number < np.inf or number != int(number):
+            raise InputError(f"{name} must be a whole number of at least {least}, got {shown(n)}{why}.")
+        if number > most:
+            raise InputError(f"{name} must be a whole number of at most {most:,}, got {shown(n)}.")
+        return int(number)
+
+    return check
+
+
+as_count = whole(1)
+
+
+def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) -> list[int]:
     """One or several whole numbers ≥ 1."""
-    if isinstance(n, Tensor | np.ndarray):
+    if isinstance(n, Tensor | np.ndarray) and not getattr(n, "is_meta", False):
         n = n.tolist()
     values = list(n) if isinstance(n, Sequence | range) and not isinstance(n, str) else [n]
     if not values:
         raise InputError(f"{name} is empty: give at least one number of tokens.")
-    return [as_count(one, name) for one in values]
+    return [check(one, name) for one in values]
+
+
+def as_finite(value: object, name: str) -> float:
+    """A number that is neither infinite nor nan."""
+    number = as_number(value)
+    if number is None or not -np.inf < number < np.inf:
+        raise InputError(f"{name} must be a finite number, got {shown(value)}.")
+    return float(number)
 
 
 def as_positive(value: object, name: str) -> float:
     """A finite number > 0."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.number)
-        or not 0 < float(value) < np.inf
-    ):
-        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
-    return float(value)
+    number = as_number(value)
+    if number is None or not 0 < number < np.inf:
+        raise InputError(f"{name} must be a finite number above 0, got {shown(value)}.")
+    if number > 1e150:
+        raise InputError(f"{name} must be at most 1e150, got {shown(value)}: its square is needed.")
+    return float(number)
+
+
+def as_chance(value: object, name: str) -> float:
+    """A probability that is neither 0 nor 1."""
+    number = as_number(value)
+    if number is None or not 0 < number < 1:
+        raise InputError(f"{name} must be a probability, between 0 and 1 exclusive, got {shown(value)}.")
+    return float(number)
+
+
+def as_seed(value: object, name: str = "generator") -> torch.Generator | int:
+    """A torch generator, or the whole number that is the seed of one."""
+    number = value if isinstance(value, torch.Generator) else as_number(value)
+    if isinstance(number, torch.Generator):
+        return number
+    if number is None or not abs(number) < np.inf or number != int(number):
+        raise InputError(f"{name} must be a torch.Generator or a seed (int), got {shown(value)}.")
+    if not -(2**63) <= number < 2**63:
+        raise InputError(f"A seed is a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {number}.")
+    return int(number)
 
 
 def as_generator(generator: object, device: torch.device | str = "cpu") -> torch.Generator:
     """A torch generator; a whole number is taken as the seed of a fresh one."""
-    if isinstance(generator, torch.Generator):
-        return generator
-    if isinstance(generator, bool) or not isinstance(generator, int | np.integer):
-        raise InputError(f"generator must be a torch.Generator or a seed (int), got {generator!r}.")
-    if not -(2**63) <= generator < 2**63:
-        raise InputError(f"A seed is a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {generator}.")
-    return torch.Generator(device).manual_seed(int(generator))
+    seed = as_seed(generator)
+    return seed if isinstance(seed, torch.Generator) else torch.Generator(device).manual_seed(seed)
 
 
 def as_one_of(value: T, choices: object, name: str) -> T:
     """One of the values of a Literal type."""
     allowed = get_args(choices)
-    if value not in allowed:
-        raise InputError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+    if not isinstance(value, str | int | None) or value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(map(str, allowed))}, got {shown(value)}.")
     return value
+
+
+def as_device(value: object, name: str = "device") -> torch.device:
+    """A device of this machine that holds numbers."""
+    try:
+        found = torch.device(value)  # type: ignore[call-overload]
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as problem:
+        raise InputError(
+            f"{name} must be a device of this machine, such as cpu or cuda, got {shown(value)}."
+        ) from problem
+    if found.type == "meta":
+        raise InputError(f"{name} is meta, which holds no numbers: use cpu or cuda.")
+    return found
+
+
+def shown(value: object) -> str:
+    """In a few words, on one line."""
+    if isinstance(value, Tensor | np.ndarray):
+        what = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{what} of shape {tuple(value.shape)}, {value.dtype}"
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not one of it"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def as_rising(n: object, name: str = "n") -> list[int]:
+    """Whole numbers ≥ 1, each larger than the one before."""
+    sizes = as_counts(n, name)
+    if any(after <= before for before, after in pairwise(sizes)):
+        raise InputError(f"{name} must increase, got {shown(sizes)}: sort them, each once.")
+    return sizes
+
+
+def as_places(
+    positions: object, count: int, keys: int, device: torch.device, name: str = "positions"
+) -> Tensor:
+    """One place among the keys for each of `count` queries, 0 … keys − 1."""
+    where = torch.as_tensor(positions)
+    if where.shape != (count,) or where.is_meta or where.dtype not in WHOLE:
+        raise InputError(f"{name} must be {count} whole numbers, one a query, got {shown(positions)}.")
+    if int(where.min()) < 0 or int(where.max()) >= keys:
+        raise InputError(
+            f"{name} must lie in 0 … {keys - 1}, got {int(where.min())} … {int(where.max())}: they count keys."
+        )
+    return where.to(device).long()
+
+
+Count: TypeAlias = Annotated[int, as_count]
+"""In an annotation, for doors: a whole number ≥ 1."""
+Natural: TypeAlias = Annotated[int, whole(0)]
+Steps: TypeAlias = Annotated[int, whole(1, 999_999)]
+"""By which the time grows: a million is not waited for."""
+Repeats: TypeAlias = Annotated[int, whole(2, 999_999, ": their spread tells the error")]
+Positive: TypeAlias = Annotated[float | int, as_positive]
+Finite: TypeAlias = Annotated[float | int, as_finite]
+Chance: TypeAlias = Annotated[float | int, as_chance]
+Seeded: TypeAlias = Annotated[torch.Generator | int, as_seed]
+Rising: TypeAlias = Annotated[Sequence[int], as_rising]
+Device: TypeAlias = Annotated[torch.device | str, as_device]

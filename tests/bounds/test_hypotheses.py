@@ -90,7 +90,7 @@ def test_delta_is_a_probability(delta: float) -> None:
         lambda: bounds.averaged(HEAD, Sphere(2), 10, generator=0, delta=delta),
     ]
     for call in calls:
-        with pytest.raises(InputError, match="delta is the probability that the bound fails"):
+        with pytest.raises(InputError, match="delta must be a probability, between 0 and 1 exclusive"):
             call()
 
 

@@ -93,7 +93,7 @@ def test_certainty_is_of_single_queries():
     head, law = al.Head([[1.0]]), al.Gaussian(dim=1)
     with pytest.raises(InputError, match="delta and sampling are for single queries"):
         al.sample_complexity(head, law, rel_error=0.1, delta=0.05)
-    with pytest.raises(InputError, match="delta must be a probability between 0 and 1, got 2"):
+    with pytest.raises(InputError, match="delta must be a probability, between 0 and 1 exclusive, got 2"):
         al.sample_complexity(head, law, rel_error=0.1, queries=[[1.0]], delta=2.0)
     with pytest.raises(InputError, match="there are 2: give direction="):
         al.sample_complexity(

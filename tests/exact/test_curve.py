@@ -77,5 +77,5 @@ def test_bad_input():
         al.curve(al.Head(torch.zeros(3, 2, 2, **F64)), law, 10)
     with pytest.raises(InputError, match="do not fit 1-dimensional queries"):
         al.curve(al.Head(torch.zeros(2, 1, **F64)), law, 10)
-    with pytest.raises(InputError, match="statistic must be one of rms, mean_rms; got 'median'"):
+    with pytest.raises(InputError, match="statistic must be one of rms, mean_rms, got 'median'"):
         al.curve(al.Head([[1.0]]), al.Gaussian(dim=1), 10, "median")

@@ -168,9 +168,11 @@ def test_bad_input() -> None:
         concentration(head, law, [0, 5], generator=0)
     with pytest.raises(InputError, match="lengths must be strictly increasing, got 5 before 5"):
         concentration(head, law, [5, 5], generator=0)
-    with pytest.raises(InputError, match="replicates must be at least 2"):
+    with pytest.raises(
+        InputError, match="replicates must be a whole number of at least 2, got 1: their spread"
+    ):
         Trials(replicates=1)
-    with pytest.raises(InputError, match="loss must be one of squared, logistic, got 'hinge'"):
+    with pytest.raises(InputError, match="kind must be one of squared, logistic, got 'hinge'"):
         Loss("hinge", lambda x: x[:, 0])
     with pytest.raises(
         InputError, match=r"target must give shape \(64,\) or \(64, 2\) for 64 queries, got \(64, 3\)"

@@ -304,9 +304,12 @@ def test_methods_cannot_be_built_badly(method: type, options: dict, message: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "regression"}, "task must be an icl task"),
+        (
+            {"task": "regression"},
+            "task must be an InContextTask, got .regression.. Such are .*LinearRegression",
+        ),
         ({"lengths": 0}, "lengths must be a whole number of at least 1, got 0"),
-        ({"lengths": [10, 2.5]}, "lengths must be a whole number"),
+        ({"lengths": [10, 2.5]}, r"lengths\[1\] must be a whole number, got 2.5"),
         ({"lengths": []}, "lengths is empty"),
         ({"attention": "cosine"}, "attention must be one of softmax, opposite, linear, got 'cosine'"),
         ({"start": Start(init=(torch.eye(2), torch.eye(3)))}, "U must be 3×3"),

@@ -118,7 +118,8 @@ def test_bad_samplers() -> None:
     with pytest.raises(al.InputError, match=r"transform must map \(64, 3\) to \(64, 3\), it gave \(64, 1\)"):
         al.FromSampler(lambda u: u[:, :1], dim=3, points=64)
     with pytest.raises(
-        al.InputError, match="scrambles must be at least 2: the error estimate is their spread"
+        al.InputError,
+        match="scrambles must be a whole number of at least 2, got 1: their spread tells the error",
     ):
         al.FromSampler(box, dim=1, scrambles=1)
     with pytest.raises(al.InputError, match="points must be a whole number of at least 1, got 0"):

@@ -105,8 +105,8 @@ def test_record_and_pickle_give_it_back(given: dict[str, Any]) -> None:
     [
         ({"n": [1, 1]}, "must increase"),
         ({"n": [-1, 2]}, "whole numbers of at least 0"),
-        ({"n": []}, "whole numbers of at least 0"),
-        ({"error": [1.0]}, "one error per n"),
+        ({"n": []}, "error has 2 entries along 'n', but n has 0"),
+        ({"error": [1.0]}, "error has 1 entries along 'n', but n has 2"),
         ({"error": [1.0, -1.0]}, "finite and at least 0"),
         ({"error": [1.0, math.inf]}, "finite and at least 0"),
         ({"error": ["a", 1]}, "must be numbers"),

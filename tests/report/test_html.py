@@ -366,6 +366,17 @@ def test_phone(opened):
         assert tab.inner_text("#head h2") == "Layer 2, head 1"
 
 
+def test_figures_on_a_phone_are_of_readable_size_and_scroll(opened):
+    square = b'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="400"></svg>'
+    tab = opened(
+        Page(figures=[Picture("A figure", square, "svg+xml")]), viewport={"width": 360, "height": 740}
+    )
+    assert tab.evaluate("document.querySelector('figure img').getBoundingClientRect().width") > 550
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    wide = "(f => f.scrollWidth > f.clientWidth)(document.querySelector('figure'))"
+    assert tab.evaluate(wide)
+
+
 def test_hostile_text_does_not_run(opened):
     tab = opened(analysis(run_of(name=HOSTILE), HOSTILE))
     tab.click("[data-place='1-1']")

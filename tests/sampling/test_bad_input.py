@@ -24,7 +24,7 @@ WEIGHTED = Empirical(TOKENS, weights=torch.full((30,), 1 / 30, dtype=torch.float
     ("change", "message"),
     [
         ({"statistic": "median"}, "statistic must be one of map, .* got 'median'"),
-        ({"replicates": 1}, "replicates must be at least 2, got 1"),
+        ({"replicates": 1}, "replicates must be a whole number of at least 2, got 1: their spread"),
         ({"replicates": 0}, "replicates must be a whole number"),
         ({"n": []}, "n is empty"),
         (

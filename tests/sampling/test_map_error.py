@@ -41,7 +41,7 @@ def test_rows_hold_means_over_the_queries_of_the_definition() -> None:
     x = _normal(5, 2, seed=7)
     curve = measure_convergence(HEAD, LAW, [30, 10], queries=x, replicates=2, generator=8)
     tokens = LAW.sample(30, generator=torch.Generator().manual_seed(8)).tokens
-    assert curve.n == (10, 30)
+    assert curve.n == (30, 10)
     for j, n in enumerate(curve.n):
         error = (HEAD(Empirical(tokens[:n]))(x) - HEAD(LAW)(x)).norm(dim=-1)
         assert float(curve.norms[0, j]) == pytest.approx(float(error.mean()), rel=1e-12)

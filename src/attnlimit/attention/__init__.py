@@ -5,6 +5,7 @@ from attnlimit.attention.head import Head
 from attnlimit.attention.linear import LinearHead
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
 from attnlimit.attention.streaming import prefixes, stream
+from attnlimit.doors import doors
 
 __all__ = [
     "CLT",
@@ -18,3 +19,5 @@ __all__ = [
     "prefixes",
     "stream",
 ]
+
+doors(__name__)

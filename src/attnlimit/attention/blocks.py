@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.files.arrays import RowFile, open_rows
-from attnlimit.inputs import as_points
+from attnlimit.inputs import as_points, from_numpy, widened
 from attnlimit.measures.empirical import Empirical
 
 Source: TypeAlias = Tensor | Empirical | RowFile | Iterable[object]
@@ -27,7 +27,9 @@ def opened(tokens: object) -> Source:
     if isinstance(tokens, str | Path):
         return open_rows(tokens)
     if isinstance(tokens, np.ndarray):
-        return torch.as_tensor(tokens)
+        tokens = from_numpy(tokens, "tokens")
+    if isinstance(tokens, Tensor) and tokens.ndim != 2:
+        raise InputError(f"tokens must be an (n, d) matrix, got shape {tuple(tokens.shape)}.")
     if isinstance(tokens, Empirical) and tokens.weights is not None:
         raise InputError("Streaming takes equally weighted tokens; use head(measure) for weighted ones.")
     if isinstance(tokens, Tensor | Empirical | RowFile):
@@ -56,7 +58,7 @@ def blocks(head: Head, tokens: Source, size: int) -> Iterator[tuple[Tensor, Tens
             _check_points(k, head.key_dim, "tokens", head.factors.right)
             if not shared or width != head.key_dim:
                 _check_points(v, width, "values", head.factors.right)
-            yield k, v
+            yield widened(k), widened(v)
 
 
 def cut(pieces: Iterable[tuple[Tensor, Tensor]], sizes: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -94,6 +96,7 @@ def _check_pair(keys: object, values: object) -> None:
 
 def _check_points(points: Tensor, dim: int, name: str, like: Tensor) -> None:
     """What as_points checks, in one pass over the data and without temporaries as long as all is well."""
-    fine = points.is_floating_point() and points.numel() > 0 and points.shape[1] == dim
+    fine = points.dtype == like.dtype and points.device == like.device
+    fine = fine and points.numel() > 0 and points.shape[1] == dim
     fine = fine and bool(torch.stack(points.aminmax()).isfinite().all())
     as_points(points[:1] if fine else points, dim, name, like=like)

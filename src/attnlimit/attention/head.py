@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_float, as_points, as_positive
+from attnlimit.inputs import Array, Positive, as_float, as_points, as_positive
 from attnlimit.measures.base import Measure
 
 
@@ -42,6 +42,8 @@ class Head:
     >>> head(Gaussian(cov=0.5, dim=2))([1.0, -1.0])
     tensor([ 1., -1.], dtype=torch.float64)
     """
+
+    made_by = "Head(A, V) is one, of a score matrix A and, unless it is the identity, a value matrix V."
 
     def __init__(self, A: Array, V: Array | None = None) -> None:
         right = _matrix(A, "A")
@@ -132,10 +134,9 @@ class Head:
         out = "identity values" if f.V is None else f"{f.V.shape[-2]}-d values"
         return f"{type(self).__name__}({count}{self.query_dim}-d queries, {self.key_dim}-d keys{rank}, {out})"
 
-    def scaled(self, kappa: float) -> Head:
+    def scaled(self, kappa: Positive) -> Head:
         """The head with all scores multiplied by κ; κ → ∞ is hardmax."""
         f = self.factors
-        kappa = as_positive(kappa, "kappa")
         bias = None if f.query_bias is None else kappa * f.query_bias
         return self._of(replace(f, right=kappa * f.right, query_bias=bias))
 
@@ -211,6 +212,13 @@ class Head:
     def checked(self, x: Array) -> Tensor:
         """Queries as a tensor of shape (*batch, d_query)."""
         return as_points(x, self.query_dim, "queries", like=self.factors.right)
+
+    def rows(self, x: Array) -> Tensor:
+        """At least one query, as a tensor of shape (m, d_query)."""
+        rows = self.checked(x).reshape(-1, self.query_dim)
+        if not len(rows):
+            raise InputError("queries are empty: give at least one, errors are averages over them.")
+        return rows
 
     def query(self, x: Float[Tensor, "*batch dq"]) -> Float[Tensor, "*all r"]:
         """q = R x + b_q, shape (*heads, *batch, r)."""

@@ -16,6 +16,7 @@ from attnlimit.bounds.observed_chi2 import observed_chi2
 from attnlimit.bounds.result import Bound
 from attnlimit.bounds.uniform import uniform
 from attnlimit.discover import members, names
+from attnlimit.doors import doors
 
 __all__ = [
     "Bound",
@@ -33,3 +34,6 @@ __all__ = [
 def all_bounds() -> dict[str, Callable[..., Bound]]:
     """Every bound, by its name: the functions here that are named as their files."""
     return {name: bound for name in names(__name__) for bound in members(__name__, name, only=name)}
+
+
+doors(__name__)

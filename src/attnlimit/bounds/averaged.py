@@ -14,7 +14,6 @@ from attnlimit.bounds.hypotheses import (
     COMPACT,
     FRESH,
     IID,
-    check_delta,
     check_known,
     log_chi2,
     radii,
@@ -25,7 +24,7 @@ from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.mean_square import light_square
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
-from attnlimit.inputs import Array, as_count, as_generator
+from attnlimit.inputs import Array, Chance, Seeded, as_count, as_generator
 from attnlimit.measures import Measure
 
 
@@ -36,9 +35,9 @@ def averaged(
     queries: Array | Measure | None = None,
     *,
     method: str | None = None,
-    generator: torch.Generator | int | None = None,
+    generator: Seeded | None = None,
     samples: int = 4096,
-    delta: float = 0.01,
+    delta: Chance = 0.01,
 ) -> Bound:
     """E_x E‖Γ_n(x) − Γ(x)‖ ≤ 2R_V E_x min(1, e^{D(Ax)/2}/√n),   D(a) = Λ(2a) − 2Λ(a).
 
@@ -70,7 +69,7 @@ def averaged(
         share, count = _exact(head, law, source, sizes)
         extra |= {"queries": count}
     elif method == "sampled":
-        confidence = 1 - check_delta(delta)
+        confidence = 1 - delta
         share = _sampled(head, law, source, sizes, generator, as_count(samples, "samples"), delta)
         extra |= {"queries": samples, "delta": delta}
     elif method == "closed form":
@@ -136,7 +135,7 @@ def _light(head: Head, law: Measure, n: object, source: Array | Measure, method:
     )
 
 
-def _choose(source: Array | Measure, generator: torch.Generator | int | None) -> str:
+def _choose(source: Array | Measure, generator: Seeded | None) -> str:
     if not isinstance(source, Measure) or (source.population is not None and generator is None):
         return "exact"
     return "closed form" if generator is None else "sampled"
@@ -176,7 +175,7 @@ def _sampled(
     law: Measure,
     source: Array | Measure,
     sizes: Tensor,
-    generator: torch.Generator | int | None,
+    generator: Seeded | None,
     samples: int,
     delta: float,
 ) -> Float[Tensor, " k"]:

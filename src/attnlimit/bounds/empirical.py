@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.bounds.hypotheses import FRESH, IID, check_delta, check_head, radii
+from attnlimit.bounds.hypotheses import FRESH, IID, check_head, radii
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import HypothesisFailed, InputError
-from attnlimit.inputs import Array, as_positive
+from attnlimit.inputs import Array, Chance, as_positive
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.softmax import SCORES_AT_ONCE
 
@@ -20,7 +20,7 @@ def empirical(
     head: Head,
     tokens: Measure,
     x: Array,
-    delta: float,
+    delta: Chance,
     *,
     population: Measure | None = None,
     radius: float | None = None,
@@ -49,7 +49,6 @@ def empirical(
         raise InputError(
             f"{tokens!r} has weights, but the bound is for independent draws that count alike. Drop the weights."
         )
-    delta = check_delta(delta)
     a = head.score_vector(head.checked(x))
     high, R_V = _known(head, tokens, a, population, radius, value_radius)
     values = head.read_linear(tokens.values)

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from attnlimit.attention import Head, clt
 from attnlimit.bounds.concentration import bernstein, hoeffding, mean_shortfall
-from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, check_delta, radii, token_counts
+from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, radii, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
 from attnlimit.bounds.result import Bound
-from attnlimit.inputs import Array
+from attnlimit.inputs import Array, Chance
 from attnlimit.measures import Measure
 
 
-def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:
+def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: Chance) -> Bound:
     """‖Γ_n(x) − Γ(x)‖ ≤ U min(1, e^{M−m} √(2 log(2/δ)/n), Bernstein) with probability ≥ 1 − δ, U = R_V + ‖Γ(x)‖,
 
     m and M the least and largest score aᵀy over the support, so that M − m ≤ 2ρ, ρ = ‖a‖R. Value: (*batch,) for
@@ -31,7 +31,6 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: float) -> 
 
     Sub-Gaussian tokens without bounded support: the same quotient, with Chebyshev or a truncated Bernstein for ⟨w̃u⟩ (see `_light`).
     """
-    delta = check_delta(delta)
     if law.radius == math.inf:
         return _light(head, law, x, n, delta)
     R, R_V = radii(head, law, "fixed query")

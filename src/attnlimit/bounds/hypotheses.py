@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlimit.attention import Head, LinearHead
 from attnlimit.errors import HypothesisFailed, InputError
-from attnlimit.inputs import as_counts
+from attnlimit.inputs import as_counts, whole
 from attnlimit.measures import Measure
 
 COMPACT = "keys have compact support, ‖y‖ ≤ R"
@@ -63,15 +63,6 @@ def check_finite(law: Measure, a: Float[Tensor, "*batch d"], bound: str, what: s
         )
 
 
-def check_delta(delta: float) -> float:
-    """A probability of failure strictly between 0 and 1."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not 0 < delta < 1:
-        raise InputError(
-            f"delta is the probability that the bound fails, between 0 and 1 exclusive, got {delta!r}."
-        )
-    return float(delta)
-
-
 # --- sizes ------------------------------------------------------------------------------------------
 
 
@@ -104,4 +95,6 @@ def score_reach(head: Head, radius: float) -> float:
 def token_counts(n: object, like: Tensor) -> tuple[Float[Tensor, " k"], bool]:
     """The numbers of tokens as floats, and whether n was a single one (which then adds no axis)."""
     several = isinstance(n, Sequence | range) or (isinstance(n, torch.Tensor | np.ndarray) and n.ndim > 0)
-    return torch.tensor(as_counts(n), dtype=like.dtype, device=like.device), not several
+    return torch.tensor(
+        as_counts(n, check=whole(1, 10**300)), dtype=like.dtype, device=like.device
+    ), not several

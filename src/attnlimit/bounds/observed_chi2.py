@@ -10,18 +10,17 @@ from attnlimit.attention import Head
 from attnlimit.bounds.hypotheses import (
     FRESH,
     IID,
-    check_delta,
     check_finite,
     check_head,
     log_chi2,
     token_counts,
 )
 from attnlimit.bounds.result import Bound
-from attnlimit.inputs import Array
+from attnlimit.inputs import Array, Chance
 from attnlimit.measures import Measure
 
 
-def observed_chi2(head: Head, law: Measure, x: Array, n: object, delta: float) -> Bound:
+def observed_chi2(head: Head, law: Measure, x: Array, n: object, delta: Chance) -> Bound:
     """|log(n Σp²) − D(a)| ≤ value with probability ≥ 1 − δ, p the attention weights of n tokens, D = Λ(2a) − 2Λ(a).
 
     So the effective keys 1/Σp² lie between n e^{−D − value} and n e^{−D + value}. Value: (*batch,) for queries x (*batch, d_query), or
@@ -35,7 +34,6 @@ def observed_chi2(head: Head, law: Measure, x: Array, n: object, delta: float) -
     And 1/n ≤ Σp² ≤ 1 in any case.
     """
     check_head(head, law)
-    delta = check_delta(delta)
     a = head.score_vector(head.checked(x))
     check_finite(law, 4 * a, "observed χ²", "Λ(4a)")
     sizes, single = token_counts(n, a)

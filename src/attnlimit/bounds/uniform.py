@@ -12,7 +12,6 @@ from attnlimit.bounds.concentration import bernstein
 from attnlimit.bounds.hypotheses import (
     COMPACT,
     IID,
-    check_delta,
     radii,
     score_norm,
     score_reach,
@@ -21,7 +20,7 @@ from attnlimit.bounds.hypotheses import (
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails, kernel_grid, log_kernel_moment
 from attnlimit.bounds.result import Bound
 from attnlimit.errors import InputError
-from attnlimit.inputs import as_positive
+from attnlimit.inputs import Chance, Positive
 from attnlimit.measures import Measure
 
 _FORMULAS = {
@@ -34,9 +33,9 @@ _FORMULAS = {
 def uniform(
     head: Head,
     law: Measure,
-    radius: float,
+    radius: Positive,
     n: object,
-    delta: float,
+    delta: Chance,
     *,
     method: str | None = None,
 ) -> Bound:
@@ -60,7 +59,6 @@ def uniform(
     """
     if method is not None and method not in _FORMULAS:
         raise InputError(f"method must be 'kernel', 'jensen' or 'net', got {method!r}.")
-    delta, radius = check_delta(delta), as_positive(radius, "radius")
     if law.radius == math.inf:
         return _light(head, law, radius, n, delta, method)
     if method is None:

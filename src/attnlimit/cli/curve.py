@@ -77,7 +77,8 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     from attnlimit.exact.curve import query_average
 
     try:
-        rms, mean_rms = query_average(head, law, max(sizes))(sizes)
+        with progress("exact errors"):  # a horizon of 30 takes long
+            rms, mean_rms = query_average(head, law, max(sizes))(sizes)
     except (LimitDoesNotExist, NotKnown):
         if not _heavy(head, law, sizes, as_json, plot):
             raise

@@ -11,6 +11,7 @@ from attnlimit.designs.neyman import Neyman
 from attnlimit.designs.prefix import Prefix
 from attnlimit.designs.sampling import Sampling, draws
 from attnlimit.designs.strata import Strata
+from attnlimit.doors import doors
 
 __all__ = [
     "Block",
@@ -26,3 +27,5 @@ __all__ = [
     "Strata",
     "draws",
 ]
+
+doors(__name__)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, uniform
+from attnlimit.designs.draw import Draw, check_enough, uniform
+from attnlimit.inputs import Count, Rising
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Block(Draw):
 
     name, words = "block", "neighbouring keys"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         u = uniform(1, generator)
         starts = [min(int(u * (population - size + 1)), population - size) for size in n]
         everything = torch.arange(population, device=generator.device)

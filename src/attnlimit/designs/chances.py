@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, uniform
 from attnlimit.errors import InputError
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
@@ -35,7 +35,7 @@ class Chances(Draw):
             )
         object.__setattr__(self, "sizes", sizes)
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         sizes = self._sizes(population).to(generator.device)
         chances = [chances_of(sizes, float(size)) for size in n]
         return [_some(chance, generator) for chance in chances]

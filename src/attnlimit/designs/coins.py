@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +12,19 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned, uniform
+from attnlimit.designs.draw import (
+    Draw,
+    Moments,
+    Rest,
+    Terms,
+    Ways,
+    check_enough,
+    in_blocks,
+    log_sets,
+    turned,
+    uniform,
+)
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
@@ -27,10 +38,11 @@ class Coins(Draw):
 
     name, words = "coins", "keys by coins"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         """How many keys from one uniform number for all n, given that there is one; which ones from one order."""
         from scipy.stats import binom  # slow to import
 
+        check_enough(population, n)
         order = torch.randperm(population, generator=generator, device=generator.device)
         p = np.asarray(n) / population
         nobody = (1 - p) ** population

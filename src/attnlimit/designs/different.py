@@ -22,7 +22,6 @@ More than 12 keys of similar score are condensed first (see `numerics.condensed`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,7 +32,8 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from attnlimit.designs.coins import CoinSums, coin_sums
-from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, in_blocks, log_sets, turned
+from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, check_enough, in_blocks, log_sets, turned
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import FINE, ROUGH, Precision
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed
@@ -65,7 +65,8 @@ class Different(Draw):
 
     name, words = "different", "different keys"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         order = torch.randperm(population, generator=generator, device=generator.device)
         return [order[:size] for size in n]
 

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from attnlimit.errors import InputError, NotKnown
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import Around, Atoms, KeptSet
 from attnlimit.numerics.condensed import Condensed
 
@@ -86,7 +87,7 @@ class Draw(ABC):
     """Whether the keys for a smaller n come first in those for a larger one."""
 
     @abstractmethod
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         """The places of the keys for every n, n increasing."""
 
     def weigh(self, population: int, n: int, places: Int[Tensor, " k"]) -> Float[Tensor, " k"] | None:
@@ -112,6 +113,11 @@ class Draw(ABC):
         return NotKnown(
             f"The law of the error of {self.words} is not known exactly: draw independent or different keys, or by coins."
         )
+
+
+def check_enough(population: int, n: Sequence[int]) -> None:
+    if max(n) > population:
+        raise InputError(f"{max(n):,} different keys cannot be drawn of {population:,}: use a smaller n.")
 
 
 def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:

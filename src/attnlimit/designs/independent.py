@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, turned
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.laplace import transforms
 
@@ -25,7 +25,7 @@ class Independent(Draw):
 
     name, words, repeats = "independent", "independent keys", True
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
         order = torch.randint(population, (n[-1],), generator=generator, device=generator.device)
         return [order[:size] for size in n]
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import Natural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +20,10 @@ class Kept:
     the `top` keys of largest score."""
 
     own: bool = False
-    sinks: int = 0
-    window: int = 0
-    around: int = 0
-    top: int = 0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.own, bool):
-            raise InputError(f"kept.own must be True or False, got {self.own!r}.")
-        for name in ("sinks", "window", "around", "top"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InputError(f"kept.{name} must be a whole number of at least 0, got {value!r}.")
+    sinks: Natural = 0
+    window: Natural = 0
+    around: Natural = 0
+    top: Natural = 0
 
     def __bool__(self) -> bool:
         return self.own or any((self.sinks, self.window, self.around, self.top))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, Moments, Rest, uniform
+from attnlimit.designs.draw import Draw, Moments, Rest, check_enough, uniform
 from attnlimit.errors import InputError
+from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.laplace import HEAVY, tau_grid
 
 
@@ -36,7 +36,8 @@ class Neyman(Draw):
                 f"{sorted(set(strata or (0,)))[:6]}."
             )
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         strata = self._strata(population).to(generator.device)
         everything = torch.arange(population, device=generator.device)
         found = []

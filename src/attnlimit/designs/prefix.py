@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw
+from attnlimit.designs.draw import Draw, check_enough
+from attnlimit.inputs import Count, Rising
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Prefix(Draw):
 
     name, words = "prefix", "first keys"
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         order = torch.arange(population, device=generator.device)
         return [order[:size] for size in n]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,8 +14,7 @@ from attnlimit.designs.independent import Independent
 from attnlimit.designs.kept import Kept
 from attnlimit.discover import built, record, subclasses
 from attnlimit.errors import InputError
-
-WEIGHTS = ("plain", "rest")
+from attnlimit.inputs import shown
 
 
 def draws() -> dict[str, type[Draw]]:
@@ -35,16 +35,7 @@ class Sampling:
 
     draw: Draw = field(default_factory=Independent)
     kept: Kept = field(default_factory=Kept)
-    weight: str = "plain"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.draw, Draw):
-            names = ", ".join(f"{one.__name__}()" for one in draws().values())
-            raise InputError(f"draw must be a way of drawing keys, one of {names}; got {self.draw!r}.")
-        if not isinstance(self.kept, Kept):
-            raise InputError(f"kept must be Kept(own=…, sinks=…, window=…, top=…), got {self.kept!r}.")
-        if self.weight not in WEIGHTS:
-            raise InputError(f"weight must be 'plain' or 'rest', got {self.weight!r}.")
+    weight: Literal["plain", "rest"] = "plain"
 
     def stands_for(self, rest: Float[Tensor, "m 1"], n: Float[Tensor, "#m k"]) -> Float[Tensor, "m k"]:
         """How many keys of the rest each drawn one weighs for: R/min(n, R), or 1."""
@@ -90,12 +81,12 @@ class Sampling:
     def from_dict(cls, given: object) -> Sampling:
         """From what `to_dict` gives, checked."""
         if not isinstance(given, Mapping) or not set(given) <= {"draw", "kept", "weight"}:
-            raise InputError(f"A sampling has the fields draw, kept and weight, got {given!r}.")
+            raise InputError(f"A sampling has the fields draw, kept and weight, got {shown(given)}.")
         draw = built(draws(), given.get("draw", "independent"), "draw")
         try:
             return cls(draw=draw, kept=Kept(**given.get("kept", {})), weight=given.get("weight", "plain"))
         except TypeError as problem:
-            raise InputError(f"A sampling cannot be read from {given!r}: {problem}.") from problem
+            raise InputError(f"A sampling cannot be read from {shown(given)}: {problem}.") from problem
 
 
 PLAIN = Sampling()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnlimit.designs.draw import Draw, uniform
+from attnlimit.designs.draw import Draw, check_enough, uniform
+from attnlimit.inputs import Count, Rising
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Strata(Draw):
 
     name, words, nested = "strata", "keys of n strata", False
 
-    def places(self, population: int, n: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    def places(self, population: Count, n: Rising, generator: torch.Generator) -> list[Tensor]:
+        check_enough(population, n)
         return [_one_per_stratum(population, size, generator) for size in n]
 
 

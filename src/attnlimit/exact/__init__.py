@@ -1,5 +1,6 @@
 """The finite-n error without Monte Carlo: laws, populations under any sampling, hardmax."""
 
+from attnlimit.doors import doors
 from attnlimit.exact.complexity import Complexity, sample_complexity
 from attnlimit.exact.covariance import ErrorCovariance, error_covariance
 from attnlimit.exact.curve import curve
@@ -49,3 +50,5 @@ __all__ = [
     "sample_complexity",
     "two_query_covariance",
 ]
+
+doors(__name__)

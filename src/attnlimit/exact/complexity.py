@@ -18,7 +18,7 @@ from attnlimit.exact.curve import query_average
 from attnlimit.exact.error_law import ErrorLaw, along, law_at
 from attnlimit.exact.prepare import MOST_TOKENS, prepare, rest_of
 from attnlimit.files.records import Recorded
-from attnlimit.inputs import Array, as_positive
+from attnlimit.inputs import Array, Chance, as_positive
 from attnlimit.measures import Measure
 
 GRID = 33
@@ -61,7 +61,7 @@ def sample_complexity(
     rel_error: float | None = None,
     abs_error: float | None = None,
     queries: Array | None = None,
-    delta: float | None = None,
+    delta: Chance | None = None,
     sampling: Sampling = PLAIN,
     positions: Sequence[int] | Tensor | None = None,
 ) -> Complexity:
@@ -87,14 +87,14 @@ def sample_complexity(
     if head.heads:
         raise InputError(f"sample_complexity takes one head at a time, got {head!r}: use head.each().")
     head.check_fits(measure)
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     size = float(head(measure)(x).double().square().sum(-1).mean().sqrt())
     target, scale = _target(rel_error, abs_error, size, "root mean square of Γ over the queries")
     most = MOST_TOKENS
     if not sampling.draw.repeats:
         most = int(rest_of(head, measure, x, sampling, positions).number.min())
     prepared = prepare(head, measure, x, most, sampling, positions=positions)
-    z = 1.0 if delta is None else NormalDist().inv_cdf(1 - _chance(delta) / 2)
+    z = 1.0 if delta is None else NormalDist().inv_cdf(1 - delta / 2)
     goal = torch.full((len(x),), target / z, dtype=torch.float64)
     per_query = _least(lambda n: prepared.moments(n)[0].sqrt(), goal, most)
     if delta is not None:
@@ -137,12 +137,6 @@ def _sure(
             low, n = n, n + step
         step *= 2
     return None if high > most else high
-
-
-def _chance(delta: float) -> float:
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
-        raise InputError(f"delta must be a probability between 0 and 1, got {delta!r}.")
-    return float(delta)
 
 
 def _target(rel_error: float | None, abs_error: float | None, size: float, name: str) -> tuple[float, str]:

@@ -68,7 +68,7 @@ def error_covariance(
     if head.heads:
         raise InputError(f"error_covariance takes one head at a time, got {head!r}: use head.each().")
     head.check_fits(measure)
-    sizes, x = as_sizes(n), head.checked(queries).reshape(-1, head.query_dim)
+    sizes, x = as_sizes(n), head.rows(queries)
     how: dict[str, Any] = {"sampling": sampling, "positions": positions, "binned": binned}
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
     outputs = head.V.shape[-2] if head.factors.V is not None else measure.value_dim

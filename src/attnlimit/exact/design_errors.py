@@ -74,7 +74,7 @@ def design_errors(
         raise InputError(
             f"design_errors takes one head and a population of equal keys (Empirical), got {head!r} and {measure!r}."
         )
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     many = as_sizes(n)
     rest = rest_of(head, measure, x, Sampling(kept=kept), positions)
     if max(many) > float(rest.number.min()):

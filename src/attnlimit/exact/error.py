@@ -88,7 +88,7 @@ def exact_error(
     head.check_fits(measure)
     sizes = as_sizes(n)
     how: dict[str, Any] = {"sampling": sampling, "positions": positions, "binned": binned}
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     if head.heads:
         return _stack([exact_error(one, measure, n, x, **how) for one in head.each()], head.heads)
     prepared = prepare(head, measure, x, max(sizes), **how)

@@ -22,7 +22,7 @@ from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.drawn import DrawnKeys
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare, rest_of
-from attnlimit.inputs import Array, as_float
+from attnlimit.inputs import Array, Chance, Finite, as_float
 from attnlimit.measures import Measure
 
 FINE = 8.0
@@ -57,7 +57,7 @@ class ErrorLaw(Drawn):
         counts."""
         return _each(self._below, t)
 
-    def cdf_error(self, t: float) -> float:
+    def cdf_error(self, t: Finite) -> float:
         """About how far off cdf(t) may be: what quadrature, an early end of the inversion and the steps of a lattice leave, 0 where
         outcomes are told one by one."""
         return 0.0 if self.outcomes is not None else self.keys.below(float(t)).error
@@ -70,7 +70,7 @@ class ErrorLaw(Drawn):
         """The least t with P(eᵀ(Γ_n − Γ) ≤ t) ≥ q, 0 < q < 1."""
         return _each(self._quantile, q)
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    def interval(self, level: Chance = 0.95) -> tuple[float, float]:
         """Where the error is with that probability, the rest shared equally between both sides."""
         return self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)
 
@@ -207,7 +207,9 @@ def error_law(
 def along(head: Head, measure: Measure, direction: Array | None) -> Head:
     """The head with one output, which is that in a direction."""
     if direction is not None:
-        return head.along(direction)
+        head = head.along(direction)
+        head.check_fits(measure)
+        return head
     outputs = measure.value_dim if head.factors.V is None else head.factors.V.shape[-2]
     if outputs != 1:
         raise InputError(

@@ -52,7 +52,7 @@ def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries
     if head.heads:
         raise InputError(f"gradient_error takes one head at a time, got {head!r}: use head.each().")
     sizes = as_sizes(n)
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     plain = Head._of(replace(head.factors, V=None, value_bias=None))
     values = exact_error(plain, measure, sizes, x, binned=False if measure.population is not None else None)
     a = head.score_vector(x)

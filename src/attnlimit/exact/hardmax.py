@@ -76,7 +76,7 @@ def checked(head: Head, law: Measure, n: object, queries: Array) -> tuple[list[i
     if head.heads:
         raise InputError(f"One head at a time, got {head!r}: use head.each().")
     head.check_fits(law)
-    return as_sizes(n), head.checked(queries).reshape(-1, head.query_dim)
+    return as_sizes(n), head.rows(queries)
 
 
 @dataclass(frozen=True, eq=False)

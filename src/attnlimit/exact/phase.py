@@ -16,7 +16,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare
 from attnlimit.files.records import Recorded
-from attnlimit.inputs import Array, as_float, as_points
+from attnlimit.inputs import Array, as_float, as_points, shown
 from attnlimit.measures import Measure
 
 AVERAGING, FEW_KEYS, NOT_REACHED = "averaging", "few keys", "not reached"
@@ -103,7 +103,7 @@ def phase_diagram(
 def _kappas(kappa: Array) -> list[float]:
     values = as_float(kappa, "kappa").double().reshape(-1)
     if not len(values) or not bool((values > 0).all()):
-        raise InputError(f"kappa must be one or more numbers above 0, got {kappa!r}.")
+        raise InputError(f"kappa must be one or more numbers above 0, got {shown(kappa)}.")
     return values.tolist()
 
 

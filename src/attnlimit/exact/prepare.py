@@ -18,6 +18,7 @@ from attnlimit.designs.draw import Moments, Rest
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
+from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.atoms import KeptSet
 from attnlimit.numerics.threads import side_by_side
@@ -66,13 +67,18 @@ def prepare(
 ) -> Prepared:
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
     if measure.population is not None:
-        where = None if positions is None else torch.as_tensor(positions, device=x.device)
+        where = _where(positions, x, measure.population)
         seen = _seen(head, measure.population, x, sampling)
         if not sampling.draw.repeats:
             _check_enough(seen, n_max, sampling, where)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
     _check_endless(measure, sampling)
-    return Prepared(_of_law(head, measure, x, n_max, sampling), "exact (Laplace quadrature)")
+    return Prepared(_of_law(head, measure, x, n_max, sampling), f"exact (Laplace quadrature{precision(x)})")
+
+
+def precision(x: Tensor) -> str:
+    """What scores are computed in, where that is not float64."""
+    return "" if x.dtype == torch.float64 else f", scores in {str(x.dtype).removeprefix('torch.')}"
 
 
 def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> None:
@@ -134,6 +140,10 @@ def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
     return Seen(scores, head.read_linear(tokens.values), mass=mass)
 
 
+def _where(positions: Sequence[int] | Tensor | None, x: Tensor, tokens: Empirical) -> Tensor | None:
+    return None if positions is None else as_places(positions, len(x), len(tokens), x.device)
+
+
 def rest_of(
     head: Head,
     measure: Measure,
@@ -147,7 +157,7 @@ def rest_of(
     if measure.population is None:
         _check_endless(measure, sampling)
         return _law_rest(head, measure, x, sampling.kept, finer)
-    where = None if positions is None else torch.as_tensor(positions, device=x.device)
+    where = _where(positions, x, measure.population)
     seen = _seen(head, measure.population, x, sampling)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
@@ -185,7 +195,7 @@ def prepare_seen(
     groups = [rows for rows in groups if len(rows)]
     each = side_by_side(ready, groups) if parts > 1 else [ready(rows) for rows in groups]
     moments = each[0] if len(groups) == 1 else _joined(each, groups)
-    method = f"exact (Laplace quadrature), {sampling} of {keys}{', binned by score' if binned else ''}"
+    method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
     return Prepared(moments, method, (lambda n: ready(slice(CHECKED_QUERIES), 2)(n)) if binned else None)
 
 

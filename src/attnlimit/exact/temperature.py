@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
 from attnlimit.exact.hardmax import checked, hardmax_error
-from attnlimit.inputs import Array, as_count, as_float, as_positive
+from attnlimit.inputs import Array, Count, Finite, Positive, as_float, as_positive
 from attnlimit.measures import Measure
 from attnlimit.numerics.laplace import transforms
 from attnlimit.numerics.order import TooSharp
@@ -31,15 +31,11 @@ TIE = 1e-6
 class Schedule:
     """κ(n) = γ (log n)^p n^q: how sharp n keys are attended to. Call it with n."""
 
-    gamma: float | int
-    log_power: float | int = 0.0
-    power: float | int = 0.0
+    gamma: Positive
+    log_power: Finite = 0.0
+    power: Finite = 0.0
 
-    def __post_init__(self) -> None:
-        as_positive(self.gamma, "gamma")
-
-    def __call__(self, n: int) -> float:
-        n = as_count(n)
+    def __call__(self, n: Count) -> float:
         if n == 1 and self.log_power:
             raise InputError(f"κ = {self} is 0 at n = 1: start at n = 2.")
         return self.gamma * math.log(n) ** self.log_power * float(n) ** self.power
@@ -65,9 +61,9 @@ class Schedule:
         return cls(gamma, log_power=0.5)
 
     @classmethod
-    def hardmax(cls, dim: int, gamma: float | int = 1.0) -> Schedule:
+    def hardmax(cls, dim: Count, gamma: float | int = 1.0) -> Schedule:
         """κ = γ n^{2/(d−1)}: on a sphere of R^d the best of n keys then differ in score by an amount free of n."""
-        if as_count(dim, "dim") < 2:
+        if dim < 2:
             raise InputError(f"κ = γ n^(2/(d−1)) needs dimension 2 or more, got {dim}.")
         return cls(gamma, power=2 / (dim - 1))
 

@@ -104,7 +104,7 @@ def mean_output_error(
     head.check_fits(measure)
     if queries is None:
         return _fresh(head, measure, sizes)
-    x = head.checked(queries).reshape(-1, head.query_dim)
+    x = head.rows(queries)
     a = head.score_vector(x)
     square = torch.zeros(len(sizes), dtype=torch.float64)
     for i in range(len(a)):

@@ -36,6 +36,7 @@ from pydantic_core import core_schema
 from torch import Tensor
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import shown
 
 T = TypeVar("T")
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -54,7 +55,7 @@ def record(kind: type[T]) -> type[T]:
         try:
             build(self, *args, **kwargs)
         except ValidationError as problem:
-            raise InputError(f"{kind.__name__}: {_sentence(problem, names)}") from None
+            raise InputError(f"{kind.__name__}: {sentence(problem, names)}") from None
 
     made.__init__ = checked
     return made
@@ -136,7 +137,7 @@ def from_record(kind: type[T], given: object, what: str, **parts: tuple[type, st
     try:
         return TypeAdapter(kind).validate_json(json.dumps(given))
     except ValidationError as problem:
-        raise InputError(f"{what}: {_sentence(problem, names)}") from problem
+        raise InputError(f"{what}: {sentence(problem, names)}") from problem
 
 
 def read_record(path: Path, schema: str, build: Callable[[dict[str, Any]], T], what: str, remedy: str) -> T:
@@ -164,16 +165,17 @@ def with_schema(given: object, schema: str, remedy: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "schema"}
 
 
-def _sentence(problem: ValidationError, names: list[str]) -> str:
+def sentence(problem: ValidationError, names: list[str]) -> str:
     """The first thing that is wrong: where, what is wanted, what there is."""
     first = problem.errors(include_url=False)[0]
     steps = [names[at] if k == 0 and isinstance(at, int) else at for k, at in enumerate(first["loc"])]
     place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in steps).lstrip(".")
     if first["type"] == "value_error":
-        return f"{place}: {first['ctx']['error']}" if place else str(first["ctx"]["error"])
-    if first["type"] == "unexpected_keyword_argument":
+        told = f"{place}: {first['ctx']['error']}" if place else str(first["ctx"]["error"])
+        return told if told.endswith(".") else f"{told}."
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{place} is an unknown field."
-    return f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r:.80}."
+    return f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}, got {shown(first['input'])}."
 
 
 def _no_constant(name: str) -> float:

@@ -1,5 +1,6 @@
 """In-context learning: softmax attention on finite prompts against its infinite-prompt limit."""
 
+from attnlimit.doors import doors
 from attnlimit.icl.concentration import Concentration, Loss, Trials, concentration
 from attnlimit.icl.flow import Diverged, WeightPath, descend, flow
 from attnlimit.icl.infinite import Block, Weights, balanced, infinite_predictions, infinite_risk
@@ -64,3 +65,5 @@ __all__ = [
     "transfer",
     "tuned",
 ]
+
+doors(__name__)

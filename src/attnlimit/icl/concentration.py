@@ -18,7 +18,7 @@ from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
 from attnlimit.files.records import record
 from attnlimit.icl.tasks.base import LossKind
-from attnlimit.inputs import as_count, as_counts, as_generator, as_one_of
+from attnlimit.inputs import Count, Repeats, Seeded, as_counts, as_generator, shown
 from attnlimit.measures import Empirical, Measure
 from attnlimit.rates import ErrorCurve, PowerFit, fit_power
 from attnlimit.sampling import Convergence
@@ -31,9 +31,6 @@ class Loss:
     kind: LossKind
     target: Callable[[Tensor], Tensor]
     """Queries (m, d_query) ↦ targets, (m,) for the last output coordinate or (m, d_out) for all of them."""
-
-    def __post_init__(self) -> None:
-        as_one_of(self.kind, LossKind, "loss")
 
     def slope(self, prediction: Tensor, target: Tensor) -> Tensor:
         """∂loss/∂prediction."""
@@ -82,18 +79,10 @@ POPULATION, QUERIES, SEED = 2**16, 128, 2512_11787
 class Trials:
     """How often a prompt is drawn, and how many fresh queries it is asked each time, of which law."""
 
-    replicates: int = 64
-    queries: int = 64
+    replicates: Repeats = 64
+    queries: Count = 64
     query_law: Measure | None = None
     """The prompt law unless given."""
-
-    def __post_init__(self) -> None:
-        for name in ("replicates", "queries"):
-            object.__setattr__(self, name, as_count(getattr(self, name), name))
-        if self.replicates < 2:
-            raise InputError(
-                f"replicates must be at least 2, got {self.replicates}: standard errors are their spread."
-            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,6 +96,10 @@ class Concentration(Drawn):
     """The exact error of the outputs, to lay beside errors["output"].rms."""
     prompt_law: str
     query_law: str
+
+    def __post_init__(self) -> None:
+        if not self.lengths or any(len(self.lengths) != len(one.n) for one in self.errors.values()):
+            raise InputError(f"Concentration needs errors at each of its lengths, got {shown(self.lengths)}.")
 
     def fit(
         self,
@@ -162,7 +155,7 @@ def concentration(
     trials: Trials = Trials(),  # noqa: B008  (frozen)
     loss: Loss | None = None,
     exact: bool = True,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> Concentration:
     """Errors between prompts of L tokens and the infinite prompt, averaged over queries x ~ ν, for every replicate and L:

@@ -29,7 +29,7 @@ from attnlimit.icl.infinite import (
     risk_method,
 )
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.inputs import Array, as_count, as_float, as_one_of, as_positive
+from attnlimit.inputs import Array, Count, Positive, Steps, as_float
 
 LONGEST, TOO_FAR = 1e6, 1e6
 Solver: TypeAlias = Literal["LSODA", "DOP853", "BDF", "Radau"]
@@ -106,9 +106,9 @@ def flow(
     theta0: Theta | None = None,
     *,
     times: Array | None = None,
-    gradient_norm: float | int = 1e-7,
-    rtol: float | int = 1e-9,
-    atol: float | int = 1e-11,
+    gradient_norm: Positive = 1e-7,
+    rtol: Positive = 1e-9,
+    atol: Positive = 1e-11,
     solver: Solver = "LSODA",
 ) -> WeightPath:
     """θ̇ = −∇R(θ), R the infinite-prompt risk, by scipy's solve_ivp with the tolerances given.
@@ -133,11 +133,8 @@ def flow(
     >>> round(float(path.b[-1]), 6), round(endpoint(task).b, 6)
     (1.316074, 1.316074)
     """
-    as_one_of(solver, Solver, "solver")
     theta = as_theta(task, balanced(regression(task, "A balanced start")) if theta0 is None else theta0)
-    rtol, atol = as_positive(rtol, "rtol"), as_positive(atol, "atol")
     grid = None if times is None else _checked_times(times)
-    small = as_positive(gradient_norm, "gradient_norm")
     parts = problem(task, theta)
 
     def velocity(t: float, flat: np.ndarray) -> np.ndarray:
@@ -147,7 +144,7 @@ def flow(
             return -parts.value_and_gradient(torch.from_numpy(flat))[1].numpy()
 
     def settled(t: float, flat: np.ndarray) -> float:
-        return float(np.linalg.norm(velocity(t, flat))) - small
+        return float(np.linalg.norm(velocity(t, flat))) - gradient_norm
 
     settled.terminal = True  # type: ignore[attr-defined]
     last = LONGEST if grid is None else float(grid[-1])
@@ -165,14 +162,19 @@ def flow(
         raise AttnlimitError(
             f"The solver gave up at t = {float(solved.t[-1]):.4g}: {solved.message} Use a looser rtol, or solver='BDF'."
         )
-    words = f"‖∇R‖ ≤ {small:g}" if solved.status == 1 else f"t = {last:g} was reached"
+    words = f"‖∇R‖ ≤ {gradient_norm:g}" if solved.status == 1 else f"t = {last:g} was reached"
     how = f"{solver}, rtol {rtol:g}, atol {atol:g}; risk {risk_method(task)}"
     points = [torch.tensor(point) for point in solved.y.T]
     return _gathered(task, parts, solved.t.tolist(), points, how, words)
 
 
 def descend(
-    task: InContextTask, theta0: Theta, *, step_size: float | int, steps: int, record_every: int | None = None
+    task: InContextTask,
+    theta0: Theta,
+    *,
+    step_size: Positive,
+    steps: Steps,
+    record_every: Count | None = None,
 ) -> WeightPath:
     """θ_{k+1} = θ_k − step_size·∇R(θ_k) on the infinite-prompt risk; times of the path are step_size·k, as for the flow.
 
@@ -184,28 +186,27 @@ def descend(
     >>> descend(task, balanced(task), step_size=0.5, steps=200).risk[-1] < 1e-6
     tensor(True)
     """
-    size, count = as_positive(step_size, "step_size"), as_count(steps, "steps")
-    every = max(1, count // 200) if record_every is None else as_count(record_every, "record_every")
+    every = max(1, steps // 200) if record_every is None else record_every
     parts = problem(task, as_theta(task, theta0))
     flat = parts.start
     bound = TOO_FAR * (1 + float(flat.norm()))
     times, points = [0.0], [flat]
-    for step in range(1, count + 1):
-        with no_limit(f"Descent stops at step {step} of {count}"):
-            flat = flat - size * parts.value_and_gradient(flat)[1]
+    for step in range(1, steps + 1):
+        with no_limit(f"Descent stops at step {step} of {steps}"):
+            flat = flat - step_size * parts.value_and_gradient(flat)[1]
         norm = float(flat.norm())
         if not math.isfinite(norm) or norm > bound:
             raise Diverged(
-                f"Descent diverged at step {step} of {count}: the weights' norm is {norm:.3g} (at the start "
-                f"{float(parts.start.norm()):.3g}), with step size {size:g}. Use a smaller one, e.g. {size / 4:.2g}.",
+                f"Descent diverged at step {step} of {steps}: the weights' norm is {norm:.3g} (at the start "
+                f"{float(parts.start.norm()):.3g}), with step size {step_size:g}. Use a smaller one, e.g. {step_size / 4:.2g}.",
                 step,
                 norm,
             )
-        if step % every == 0 or step == count:
-            times.append(size * step)
+        if step % every == 0 or step == steps:
+            times.append(step_size * step)
             points.append(flat)
-    method = f"gradient descent, step size {size:g}; risk {risk_method(task)}"
-    return _gathered(task, parts, times, points, method, f"{count} steps were made")
+    method = f"gradient descent, step size {step_size:g}; risk {risk_method(task)}"
+    return _gathered(task, parts, times, points, method, f"{steps} steps were made")
 
 
 def _gathered(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks import InContextTask, LinearRegression, Prompts
-from attnlimit.inputs import Array, as_float, as_generator, as_positive
+from attnlimit.inputs import Array, Seeded, as_float, as_generator, as_positive, shown
 
 
 class Weights(NamedTuple):
@@ -54,7 +54,7 @@ Theta: TypeAlias = Weights | Block | Sequence[Array]
 def as_theta(task: InContextTask, theta: Theta) -> Weights | Block:
     """(A, b) with b a number is a Block, for regression; (U, V) are Weights. In float64."""
     if len(theta) != 2:
-        raise InputError(f"theta0 must be a pair, (U, V) or (A, b), got {theta!r}.")
+        raise InputError(f"theta0 must be a pair, (U, V) or (A, b), got {shown(theta)}.")
     first, second = (as_float(v, n).double() for v, n in zip(theta, ("U or A", "V or b"), strict=True))
     D = task.token_dim
     if second.ndim == 0:
@@ -77,9 +77,7 @@ def regression(task: InContextTask, what: str) -> LinearRegression:
     return task
 
 
-def balanced(
-    task: InContextTask, scale: float | int = 0.1, generator: torch.Generator | int | None = None
-) -> Block:
+def balanced(task: InContextTask, scale: float | int = 0.1, generator: Seeded | None = None) -> Block:
     """A₀ = scale·ΘΘᵀ/‖ΘΘᵀ‖_F and b₀ = ‖A₀‖_F = scale: a start from which the flow reaches zero risk. Θ is the identity, or
     has Gaussian entries where a generator is given.
 

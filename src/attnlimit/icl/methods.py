@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Theta
-from attnlimit.inputs import as_count, as_counts, as_one_of, as_positive
+from attnlimit.inputs import Count, as_count, as_counts, as_positive
 
 Attention: TypeAlias = Literal["softmax", "opposite", "linear"]
 """Of a query's scores and the tokens' values: the softmax mean; half the difference of the softmax means of scores and of minus the
@@ -91,7 +91,7 @@ class Optimizer:
     kind: Kind = "sgd"
     lr: float | int = 1e-3
     schedule: Schedule = "constant"
-    variance_reduction: Literal["control"] | None = None
+    variance_reduction: Literal[None, "control"] = None
     batch: int = 128
     steps: int = 300_000
     dtype: Dtype = "float32"
@@ -100,10 +100,6 @@ class Optimizer:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     def __post_init__(self) -> None:
-        as_one_of(self.kind, Kind, "kind")
-        as_one_of(self.schedule, Schedule, "schedule")
-        as_one_of(self.variance_reduction, Literal[None, "control"], "variance_reduction")
-        as_one_of(self.dtype, Dtype, "dtype")
         try:
             torch.device(self.device)
         except (RuntimeError, TypeError) as problem:
@@ -154,18 +150,16 @@ class Evaluation:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     def __post_init__(self) -> None:
-        if not isinstance(self.reports, int):
-            object.__setattr__(self, "reports", tuple(int(step) for step in self.reports))
-        else:
+        if isinstance(self.reports, int):
             as_count(self.reports, "reports")
         tested = as_counts(self.test_lengths, "test_lengths") if len(self.test_lengths) else ()
         object.__setattr__(self, "test_lengths", tuple(tested))
         object.__setattr__(self, "prompts", as_count(self.prompts, "prompts"))
 
-    def steps(self, last: int) -> tuple[int, ...]:
+    def steps(self, last: Count) -> tuple[int, ...]:
         """The steps reported at, of a training of `last` steps."""
         if isinstance(self.reports, int):
-            given = {round(step) for step in np.geomspace(1, last, max(2, self.reports))}
+            given = {round(step) for step in np.geomspace(1, float(last), max(2, self.reports))}
         else:
             given = set(self.reports)
         if any(not 0 <= step <= last for step in given):

@@ -23,7 +23,7 @@ from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Attention
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.inputs import as_count, as_generator, as_one_of
+from attnlimit.inputs import Count, Repeats, Seeded, as_generator
 from attnlimit.measures import Gaussian
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.two_queries import gaussian_pair, pair_moments
@@ -55,8 +55,8 @@ def finite_risk(
     lengths: Sequence[int] | int,
     *,
     attention: Attention = "softmax",
-    prompts: int = 4096,
-    generator: torch.Generator | int = 0,
+    prompts: Repeats = 4096,
+    generator: Seeded = 0,
 ) -> FiniteRisk:
     """R_L(θ) = E loss on prompts of L tokens, for every L.
 
@@ -72,17 +72,15 @@ def finite_risk(
     tensor([0.0963, 0.0038], dtype=torch.float64)
     """
     sizes, theta = checked_lengths(lengths), as_theta(task, theta)
-    as_one_of(attention, Attention, "attention")
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         return (
             _exact_linear(task, theta, sizes)
             if attention == "linear"
             else _exact(task, theta, sizes, attention)
         )
-    count = as_count(prompts, "prompts")
-    losses = sampled_losses(task, theta.embed(), sizes, count, as_generator(generator), attention)
-    method = f"Monte Carlo, {count:,} prompts, nested lengths"
-    return FiniteRisk(sizes, losses.mean(0), losses.std(0) / count**0.5, method)
+    losses = sampled_losses(task, theta.embed(), sizes, prompts, as_generator(generator), attention)
+    method = f"Monte Carlo, {prompts:,} prompts, nested lengths"
+    return FiniteRisk(sizes, losses.mean(0), losses.std(0) / prompts**0.5, method)
 
 
 class _Errors(NamedTuple):
@@ -291,7 +289,7 @@ def _described(task: LinearRegression, block: Block, kind: str) -> StationaryPoi
     return StationaryPoint(block, float(risk(theta)), kind, float(torch.linalg.eigvalsh(hessian)[0]))
 
 
-def tuned(task: InContextTask, length: int, attention: Attention = "softmax") -> tuple[Block, float]:
+def tuned(task: InContextTask, length: Count, attention: Attention = "softmax") -> tuple[Block, float]:
     """The block (A, b) of least exact risk R_L, and that risk.
 
     Softmax, and two opposite heads: the least among A = α(Σ + λ I)⁻¹/b. With an infinite prompt all b are alike once bΣA = I. With L tokens they are
@@ -308,12 +306,11 @@ def tuned(task: InContextTask, length: int, attention: Attention = "softmax") ->
     >>> [round(tuned(task, 100, attention)[1], 4) for attention in ("softmax", "opposite", "linear")]
     [0.0793, 0.0308, 0.0305]
     """
-    task, length = regression(task, "tuned"), as_count(length, "length")
-    as_one_of(attention, Attention, "attention")
+    task = regression(task, "tuned")
     return _linear(task, length) if attention == "linear" else _searched(task, length, attention)
 
 
-def _linear(task: LinearRegression, length: int) -> tuple[Block, float]:
+def _linear(task: LinearRegression, length: Count) -> tuple[Block, float]:
     both = task.cov @ task.vector_cov
     best = torch.linalg.solve(_spread(task, length), both)
     b = float(best.norm()) ** 0.5  # balanced: ‖A‖ = b
@@ -367,7 +364,6 @@ def long_prompt_constant(task: InContextTask, attention: Attention = "softmax") 
     [10.401, 3.25, 3.25]
     """
     task = regression(task, "long_prompt_constant")
-    as_one_of(attention, Attention, "attention")
     tau = float((task.cov @ task.vector_cov).trace()) + task.noise
     root = torch.linalg.cholesky(task.query_cov)
     spreads, turn = torch.linalg.eigh(root.mT @ torch.linalg.solve(task.cov, root))

@@ -35,7 +35,7 @@ from attnlimit.icl.infinite import Theta, as_theta, balanced, has_exact_risk, in
 from attnlimit.icl.methods import Attention, Evaluation, Optimizer, Saving, Start, State
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.training import Training
-from attnlimit.inputs import as_counts, as_generator, as_one_of
+from attnlimit.inputs import Seeded, as_counts, as_generator
 
 SCHEMA = "attnlimit.icl/2"
 
@@ -108,16 +108,13 @@ class Trial:
         optimizer: Optimizer,
         evaluation: Evaluation,
         start: Start,
-        generator: torch.Generator | int,
+        generator: Seeded,
     ) -> Trial:
         """What the objects cannot check by themselves: that they fit each other."""
-        if not isinstance(task, InContextTask):
-            raise InputError(f"task must be an icl task such as LinearRegression(5), got {task!r}.")
         if optimizer.variance_reduction == "control" and not has_exact_risk(task):
             raise NotKnown(
                 f"variance_reduction='control' needs the exact infinite-prompt gradient, and {task!r} has none: leave it out."
             )
-        as_one_of(attention, Attention, "attention")
         if attention == "opposite" and not hasattr(task, "prompt_root"):
             raise NotKnown(
                 f"Two opposite heads have the infinite-prompt model of one where prompts are centred Gaussian, and those of {task!r} "
@@ -237,7 +234,7 @@ def train(
     optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
     evaluation: Evaluation = Evaluation(),  # noqa: B008
     start: Start = Start(),  # noqa: B008
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
     saving: Saving = Saving(),  # noqa: B008
 ) -> Training:
     """θ_{k+1} = θ_k − lr·ĝ(θ_k), ĝ the gradient of the mean loss of fresh prompts, for one model per length and seed.

@@ -42,7 +42,7 @@ class Training(Drawn):
     """Time of the gradient flow at each report, Σ lr; None for optimisers that follow no flow."""
     U: Float[Tensor, "R S M D D"]
     V: Float[Tensor, "R S M D D"]
-    risk: Float[Tensor, "R S M"]
+    risk: Float[Tensor, "steps S lengths"]
     """At the length trained on."""
     risk_error: Float[Tensor, "R S M"]
     """Standard error of that risk, from the evaluation prompts."""

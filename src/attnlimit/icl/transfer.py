@@ -20,7 +20,7 @@ from attnlimit.icl.solutions import FiniteRisk, endpoint, finite_risk, sampled_l
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
 from attnlimit.icl.train import train
-from attnlimit.inputs import as_count, as_generator, as_positive
+from attnlimit.inputs import Count, Positive, Seeded, as_count, as_generator
 
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
 EXACT_LENGTHS = tuple(2**k for k in range(25))
@@ -81,6 +81,10 @@ class Transfer(Drawn):
 
     def at(self, length: int) -> float:
         """R_L(θ_∞) at a length of the curve."""
+        if length not in self.curve.lengths:
+            raise InputError(
+                f"The curve has no length {length}: it has {', '.join(map(str, self.curve.lengths))}."
+            )
         return float(self.curve.risk[self.curve.lengths.index(length)])
 
     def __repr__(self) -> str:
@@ -102,7 +106,7 @@ class Transfer(Drawn):
         *,
         optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
         start: Start = Start(),  # noqa: B008
-        generator: torch.Generator | int = 0,
+        generator: Seeded = 0,
     ) -> TrainedCheck:
         """Train at `length` (the one asked for, else the one needed) with `attnlimit.icl.train`, from its own start, and
         compare both models on 20,000 common prompts of that length."""
@@ -134,11 +138,11 @@ class Transfer(Drawn):
 
 def transfer(
     task: InContextTask,
-    length: int | None = None,
+    length: Count | None = None,
     *,
-    rel_error: float | int = 0.05,
+    rel_error: Positive = 0.05,
     theta0: Theta | None = None,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
 ) -> Transfer:
     """The infinite-prompt solution θ_∞, its risk R_L(θ_∞) at every prompt length, and the length from which it is within
     `rel_error` of whatever training on prompts of that length can reach (relative to the risk of predicting 0):
@@ -156,30 +160,28 @@ def transfer(
     >>> transfer(LinearRegression(5)).needed
     733
     """
-    eps = as_positive(rel_error, "rel_error")
-    asked = None if length is None else as_count(length, "length")
     theta = _solution(task, theta0)
     weights = theta.embed()
     zero = float(infinite_risk(task, *(torch.zeros_like(w) for w in weights)))
     reach = float(infinite_risk(task, *weights))
     exact = isinstance(theta, Block)
-    lengths = sorted({*(EXACT_LENGTHS if exact else SAMPLED_LENGTHS), *([] if asked is None else [asked])})
+    lengths = sorted({*(EXACT_LENGTHS if exact else SAMPLED_LENGTHS), *([] if length is None else [length])})
     curve = finite_risk(task, theta, lengths, generator=generator)
     floor, kind = _floor(task, lengths, reach)
 
     def enough(L: int) -> bool:
         risk = float(finite_risk(task, theta, [L]).risk[0])
-        return risk - float(_floor(task, [L], reach)[0]) <= eps * zero
+        return risk - float(_floor(task, [L], reach)[0]) <= rel_error * zero
 
-    good = (curve.risk - floor <= eps * zero).tolist()
+    good = (curve.risk - floor <= rel_error * zero).tolist()
     first = next((i for i in range(len(lengths)) if all(good[i:])), None)
     needed = None if first is None else lengths[first]
     if exact and needed is not None and first:
         between = range(lengths[first - 1] + 1, needed)  # the excess falls with L
         needed = between.start + bisect_left(between, True, key=enough)
     tune = isinstance(task, LinearRegression)
-    best, risk = tuned(task, asked) if tune and asked is not None else (None, None)
-    return Transfer(task, weights, curve, floor, kind, zero, eps, needed, asked, best, risk)
+    best, risk = tuned(task, length) if tune and length is not None else (None, None)
+    return Transfer(task, weights, curve, floor, kind, zero, rel_error, needed, length, best, risk)
 
 
 def _solution(task: InContextTask, theta0: Theta | None) -> Weights | Block:

@@ -5,6 +5,7 @@ files and the command line.
 """
 
 from attnlimit.discover import subclasses
+from attnlimit.doors import doors
 from attnlimit.measures.ball import Ball
 from attnlimit.measures.base import Measure
 from attnlimit.measures.box import Box
@@ -37,3 +38,6 @@ def laws() -> dict[str, type[Measure]]:
     """Every law with a written form, by its name."""
     found: list[type[Measure]] = subclasses(__name__, Measure)  # type: ignore[type-abstract]
     return {law.spec.name: law for law in found if "spec" in vars(law)}
+
+
+doors(__name__)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
-from attnlimit.inputs import Array, as_count, as_generator, as_points
+from attnlimit.inputs import Array, Device, Seeded, as_count, as_generator, as_points, widened
 from attnlimit.measures.spec import Spec
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.caps import RESOLUTION
@@ -32,7 +32,7 @@ def read(V: Matrix | None, y: Float[Tensor, "*batch dv"]) -> Tensor:
 
 
 class Kind(TypedDict, total=False):
-    """Where and in which precision a law lives: float64 on the CPU unless told otherwise."""
+    """Where and in which precision a law lives: float64 on the CPU unless told otherwise, and float32 at least."""
 
     dtype: torch.dtype
     device: torch.device | str
@@ -75,6 +75,7 @@ class Measure(ABC):
     tensor([3.], dtype=torch.float64)
     """
 
+    made_by = "Laws are Gaussian(dim=2), Sphere(3) and others; tokens of your own are Empirical(tokens)."
     radius: float = math.inf
     """Least R with ‖y‖ ≤ R almost surely."""
     variance_proxy: float | None = None
@@ -94,13 +95,11 @@ class Measure(ABC):
     spec: ClassVar[Spec] = Spec("")
     """How the law is written in a study's file and on the command line; without a name it is not."""
 
-    def __init__(
-        self, dim: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, dim: int, *, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> None:
         self.dim = as_count(dim, "dim")
         if not dtype.is_floating_point:
             raise InputError(f"dtype must be a floating type, got {dtype}.")
-        self._like = torch.empty(0, dtype=dtype, device=device)
+        self._like = widened(torch.empty(0, dtype=dtype, device=device))
 
     @classmethod
     def from_spec(cls, like: Tensor, **fields: Any) -> Measure:
@@ -371,7 +370,7 @@ class Measure(ABC):
         """Dimension of the values."""
         return self.dim
 
-    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
+    def sample(self, n: int, *, generator: Seeded) -> Empirical:
         """n independent tokens, as a measure. `generator` is a torch.Generator or the seed of a fresh one."""
         from attnlimit.measures.empirical import Empirical
 

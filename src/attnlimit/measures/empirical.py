@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count, as_float, as_generator
+from attnlimit.inputs import Array, Seeded, as_count, as_float, as_generator
 from attnlimit.measures.base import Matrix, Measure, Points, read
 from attnlimit.measures.spec import Field, Form, Spec
 from attnlimit.numerics.atoms import Atoms
@@ -184,7 +184,7 @@ class Empirical(Measure):
     def second_moment(self) -> Float[Tensor, "dv d"]:
         return (self.probabilities[:, None] * self.values).T @ self.tokens
 
-    def sample(self, n: int, *, generator: torch.Generator | int) -> Empirical:
+    def sample(self, n: int, *, generator: Seeded) -> Empirical:
         """n tokens drawn with replacement from these."""
         n, generator = as_count(n), as_generator(generator, self.device)
         if self.weights is None:

@@ -8,9 +8,10 @@ from typing import Unpack
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import as_count
+from attnlimit.inputs import Repeats, as_count, shown, whole
 from attnlimit.measures.base import Kind, Measure, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
@@ -41,14 +42,12 @@ class FromSampler(Measure):
         *,
         uniforms: int | None = None,
         points: int = 4096,
-        scrambles: int = 16,
+        scrambles: Repeats = 16,
         **kind: Unpack[Kind],
     ) -> None:
         super().__init__(dim, **kind)
         self.transform = transform
-        self.uniforms = as_count(dim if uniforms is None else uniforms, "uniforms")
-        if as_count(scrambles, "scrambles") < 2:
-            raise InputError("scrambles must be at least 2: the error estimate is their spread.")
+        self.uniforms = whole(1, SobolEngine.MAXDIM)(dim if uniforms is None else uniforms, "uniforms")
         sets = uniform_sets(self.uniforms, as_count(points, "points"), scrambles)
         self._replicas = tuple(Empirical(self._tokens(u.to(self._like), dim)) for u in sets)
         self._average = Mixture(self._like.new_full((scrambles,), 1 / scrambles), self._replicas)
@@ -64,6 +63,10 @@ class FromSampler(Measure):
     def _tokens(self, u: Tensor, dim: int) -> Tensor:
         edge = torch.finfo(u.dtype).eps / 2
         tokens = self.transform(u.clamp(edge, 1 - edge))
+        if not isinstance(tokens, Tensor):
+            raise InputError(
+                f"transform must give a tensor of shape ({u.shape[0]}, {dim}), it gave {shown(tokens)}."
+            )
         if tokens.shape != (u.shape[0], dim):
             raise InputError(
                 f"transform must map ({u.shape[0]}, {self.uniforms}) to ({u.shape[0]}, {dim}), it gave {tuple(tokens.shape)}."

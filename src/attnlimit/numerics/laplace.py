@@ -19,11 +19,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.errors import InputError
 from attnlimit.numerics.atoms import FINE, ROUGH, Atoms, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, as_they_are
 
 STEP, FAST_START = FINE.step, FINE.start
+WIDEST = 100_000
 HEAVY = 6.5
 """log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
@@ -193,5 +195,11 @@ def tau_grid(
         total, late = torch.logaddexp(total, kept.log_weight), True
     margin = precise.late if late else precise.start
     low, high = -torch.maximum(total + margin, heaviest + precise.alone), -lightest + precise.end
-    count = int(((high - low).max() / atoms.step).ceil()) + 1
+    width = float((high - low).max())
+    if not width <= WIDEST:
+        raise InputError(
+            f"The scores of a query spread over {width:.3g}, and the grid is made up to {WIDEST:,}: one key takes all the "
+            "weight. Use a smaller A or κ, or hardmax_error for the limit."
+        )
+    count = math.ceil(width / atoms.step) + 1
     return low[:, None] + atoms.step * torch.arange(count, dtype=low.dtype, device=low.device)

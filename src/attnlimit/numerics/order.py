@@ -164,7 +164,7 @@ def trimmed(atoms: Atoms, n_least: int, n_most: int) -> Atoms:
 
 def check_width(width: float, n: int) -> None:
     """Refuses scores that spread too far for the quadrature."""
-    if width > WIDEST:
+    if not width <= WIDEST:
         raise TooSharp(
             f"κ spreads the scores that matter to n = {n} keys over {width:.3g}, more than the {WIDEST:g} that the "
             "quadrature takes: softmax is nearly hardmax there. Use hardmax_error, a smaller κ, or more keys."

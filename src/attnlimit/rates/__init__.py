@@ -1,5 +1,6 @@
 """How fast n-token attention approaches its limit: the horizon, the exponents, and fits to measured curves."""
 
+from attnlimit.doors import doors
 from attnlimit.rates.choice import Choice, choose
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.rates.exponents import Rates, exponents, rates
@@ -21,3 +22,5 @@ __all__ = [
     "local_slopes",
     "rates",
 ]
+
+doors(__name__)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.files.records import Recorded
-from attnlimit.inputs import Array, as_generator
+from attnlimit.inputs import Array, Seeded, as_generator
 from attnlimit.rates.bootstrap import resamples as resampled
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power, narrow
 from attnlimit.rates.logs import Logs, logs
@@ -53,7 +53,7 @@ def choose(
     level: float = 0.95,
     resamples: int = 2000,
     max_width: float | None = None,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
 ) -> Choice:
     """C n^{−exponent} against C/log n, by AIC = −2 log L + 2 (number of parameters).
 

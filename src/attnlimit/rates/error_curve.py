@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
+from attnlimit.inputs import shown
 from attnlimit.rates.fits import PowerFit, fit_power
 from attnlimit.rates.local import local_exponents
 
@@ -55,16 +56,15 @@ class ErrorCurve(Drawn):
     """The error of each replicate, for the interval of a fit."""
 
     def __post_init__(self) -> None:
-        n = tuple(self.n)
-        if not n or any(isinstance(k, bool) or not isinstance(k, int) or k < 0 for k in n):
-            raise InputError(f"The n of a curve must be whole numbers of at least 0, got {self.n!r}.")
+        n = self.n
+        if not n or min(n) < 0:
+            raise InputError(f"The n of a curve must be whole numbers of at least 0, got {shown(n)}.")
         if any(after <= before for before, after in pairwise(n)):
             raise InputError(f"The n of a curve must increase, got {list(n)}.")
-        object.__setattr__(self, "n", n)
         for name in ("error", "standard_error", "keys"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _checked(value, n, name))
+                object.__setattr__(self, name, _checked(value, name))
         if self.rows is not None:
             object.__setattr__(self, "rows", _numbers(self.rows, "rows"))
 
@@ -166,15 +166,13 @@ class ErrorCurve(Drawn):
     def from_dict(cls, record: object) -> ErrorCurve:
         """From what `to_dict` gives, checked."""
         if not isinstance(record, Mapping) or not set(FIELDS) <= set(record) <= {*FIELDS, *OPTIONAL}:
-            raise InputError(f"A curve has the fields {', '.join(FIELDS)}, got {record!r}.")
+            raise InputError(f"A curve has the fields {', '.join(FIELDS)}, got {shown(record)}.")
         arrays = {name: _numbers(value, name) for name, value in record.items() if name in ARRAYS}
         return cls(**{**record, **arrays, "n": tuple(record["n"])})
 
 
-def _checked(value: Any, n: Sequence[int], name: str) -> Float[Tensor, " n"]:
+def _checked(value: Any, name: str) -> Float[Tensor, " n"]:
     numbers = _numbers(value, name)
-    if numbers.shape != (len(n),):
-        raise InputError(f"A curve needs one {name} per n, got shape {tuple(numbers.shape)} for {len(n)} n.")
     finite = numbers.isfinite() if name != "standard_error" else ~numbers.isnan()
     if not bool((finite & (numbers >= 0)).all()):
         raise InputError(f"{name} of a curve must be finite and at least 0, got {numbers.tolist()}.")
@@ -185,7 +183,7 @@ def _numbers(value: Any, name: str) -> Float[Tensor, ...]:
     try:
         return torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise InputError(f"{name} of a curve must be numbers, got {value!r}.") from problem
+        raise InputError(f"{name} of a curve must be numbers, got {shown(value)}.") from problem
 
 
 def _plain(value: object) -> object:

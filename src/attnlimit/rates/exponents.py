@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from attnlimit.attention import Head
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.files.records import Recorded
+from attnlimit.inputs import as_number, shown
 from attnlimit.measures import Measure
 from attnlimit.rates.horizon import horizon
 
@@ -19,6 +20,20 @@ GAUSSIAN = (
     "Gaussian tokens and queries, n → ∞; at finite n the local exponent differs by logarithmic corrections."
 )
 NAMES = ("paper", "bound", "mean", "mean_rms", "rms")
+
+
+def as_horizon(H: object, name: str = "H") -> float | Tensor:
+    """A number ≥ 0, infinity included, or a tensor of them."""
+    number = as_number(H)
+    alone = torch.tensor(math.nan if number is None else float(number), dtype=torch.float64)
+    h = H if isinstance(H, Tensor) and H.ndim else alone
+    if h.is_complex() or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
+        what = "The horizon" if name == "H" else name
+        raise InputError(f"{what} must be a number of at least 0, got {shown(H)}.")
+    return h.double() if h.ndim else float(h)
+
+
+Horizon: TypeAlias = Annotated[float | Tensor, as_horizon]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,22 +45,29 @@ class Rates(Recorded):
 
     also = ("phase",)
 
-    horizon: float | Tensor
+    horizon: Horizon
     """The H that the exponents were computed from."""
-    paper: float | Tensor
+    paper: Horizon
     """1/(2(1 + H²)): published, for moments of the output law [bohbot2026token]."""
-    bound: float | Tensor
+    bound: Horizon
     """min(1/2, 1/(2H²)): a proved upper bound of E_x E‖Γ_n − Γ‖, up to powers of log n."""
-    mean: float | Tensor
+    mean: Horizon
     """min(1/2, 1/(1 + H²)): E_x E‖Γ_n − Γ‖."""
-    mean_rms: float | Tensor
+    mean_rms: Horizon
     """1/2 for H ≤ 1, else (√(1 + 8/H²) − 1)/4: E_x (E‖Γ_n − Γ‖²)^{1/2}."""
-    rms: float | Tensor
+    rms: Horizon
     """1/2 for H² ≤ 1/2, else (√(1 + 4/H²) − 1)/4: (E_x E‖Γ_n − Γ‖²)^{1/2}."""
     note: str = GAUSSIAN
     """What the exponents hold for."""
     bounded: bool = False
     """Whether keys or queries are bounded, so that the error is of order n^{−1/2} in the end."""
+
+    def __post_init__(self) -> None:
+        shapes = {name: tuple(torch.as_tensor(getattr(self, name)).shape) for name in ("horizon", *NAMES)}
+        if len({*shapes.values()}) > 1:
+            raise InputError(
+                f"The horizon and its exponents must be for the same heads, got shapes {shapes}."
+            )
 
     @property
     def phase(self) -> Any:
@@ -60,7 +82,7 @@ class Rates(Recorded):
         return f"Rates({numbers}; {self.phase})"
 
 
-def exponents(H: float | Tensor) -> Rates:
+def exponents(H: Horizon) -> Rates:
     """The exponents of Gaussian tokens and queries with horizon H (a number ≥ 0, infinity included, or a tensor).
 
     With n keys of law N(0, s²) for the scores, put s = b√(2 log n). The typical error is n^{−e(b)},
@@ -73,7 +95,7 @@ def exponents(H: float | Tensor) -> Rates:
     >>> exponents(2.0)
     Rates(horizon=2, paper=0.1, bound=0.125, mean=0.2, mean_rms=0.183, rms=0.1036; few keys dominate)
     """
-    h = _checked(H)
+    h = torch.as_tensor(H, dtype=torch.float64)
     square = h * h
     far, past = square.clamp_min(1.0), square.clamp_min(0.5)
 
@@ -148,13 +170,6 @@ def _needs_limit(H: float | Tensor, law: Measure, asked: Measure) -> None:
             f"The rate is not known for keys {law!r} and queries {asked!r}: it depends on tails heavier than Gaussian. "
             "Measure it: attnlimit.measure_convergence."
         )
-
-
-def _checked(H: float | Tensor) -> Tensor:
-    h = torch.as_tensor(H, dtype=torch.float64) if isinstance(H, Tensor | float | int) else None
-    if h is None or isinstance(H, bool) or bool((h.isnan() | (h < 0)).any()):
-        raise InputError(f"The horizon must be a number of at least 0, got {H!r}.")
-    return h
 
 
 def _words(horizon: Any, bounded: bool) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.files.records import Recorded
-from attnlimit.inputs import Array, as_counts, as_generator, as_positive
+from attnlimit.inputs import Array, Seeded, as_counts, as_generator, as_positive
 from attnlimit.rates.bootstrap import Contrast, checked_count, checked_level, studentised
 from attnlimit.rates.logs import Logs, logs
 
@@ -82,7 +82,7 @@ def fit_power(
     level: float = 0.95,
     resamples: int = 2000,
     max_width: float | None = None,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
 ) -> PowerFit:
     """error = C n^{−exponent}, by weighted least squares of log error on log n.
 
@@ -128,7 +128,7 @@ def fit_log(
     statistic: str = "mean",
     level: float = 0.95,
     resamples: int = 2000,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
 ) -> LogFit:
     """error = C/log n, by weighted least squares of log error + log log n; arguments as for `fit_power`.
 
@@ -172,7 +172,7 @@ def _interval(
     contrast: Contrast,
     residuals: np.ndarray,
     parameters: int,
-    how: tuple[float, int, torch.Generator | int],
+    how: tuple[float, int, Seeded],
 ) -> tuple[tuple[float, float], str]:
     """The interval of contrast(weights)·z, and in words how it was got."""
     level, count, generator = how

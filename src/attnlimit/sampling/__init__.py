@@ -1,5 +1,6 @@
 """Monte Carlo where exactness ends: error curves from sampled tokens."""
 
+from attnlimit.doors import doors
 from attnlimit.sampling.convergence import Convergence, measure_convergence
 from attnlimit.sampling.map_error import Map
 from attnlimit.sampling.moments import Covariance, Mean, Moment
@@ -19,3 +20,5 @@ __all__ = [
     "Sup",
     "measure_convergence",
 ]
+
+doors(__name__)

@@ -16,7 +16,7 @@ from attnlimit.designs.sampling import PLAIN
 from attnlimit.discover import built, subclasses
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown, RateNotResolved
-from attnlimit.inputs import as_count, as_generator
+from attnlimit.inputs import Repeats, Seeded, as_counts, as_generator
 from attnlimit.measures import Measure
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling.fitted import LEAST_REPLICATES, controlled
@@ -65,6 +65,8 @@ class Convergence(Drawn):
     @classmethod
     def joined(cls, parts: Sequence[Convergence]) -> Convergence:
         """The replicates of all parts as one experiment."""
+        if not parts:
+            raise InputError("parts is empty: give at least one experiment to join.")
         rows = {name: [getattr(one, name) for one in parts] for name in ("squares", "norms", "agreed")}
         known: Any = {name: torch.cat(found) for name, found in rows.items() if found[0] is not None}
         return replace(parts[0], **known)
@@ -94,6 +96,8 @@ class Convergence(Drawn):
         Unbiased squares may be negative, and a curve of logarithms cannot be resampled through them: the rows are then
         averages of as few replicates as make them all positive, if there are such.
         """
+        if list(self.n) != (rising := sorted(set(self.n))):
+            return self._of(rising).curve(statistic)
         statistic = statistic or ("rms" if self.norms is None else "mean")
         if statistic == "mean":
             spread, rows = self.mean_standard_error, self._known_norms()
@@ -102,6 +106,13 @@ class Convergence(Drawn):
         spread = self.rms_standard_error.nan_to_num(torch.inf, posinf=torch.inf)
         roots = None if squares is None else squares.sqrt()
         return ErrorCurve(self.n, self.rms, spread, statistic, self.method, rows=roots)
+
+    def _of(self, n: list[int]) -> Convergence:
+        """The same at some of its n, in that order."""
+        columns = [self.n.index(size) for size in n]
+        rows: Any = {name: getattr(self, name) for name in ("squares", "norms", "agreed")}
+        known = {name: found[:, columns] for name, found in rows.items() if found is not None}
+        return self if self.n == tuple(n) else replace(self, n=tuple(n), **known)
 
     def fit(self, statistic: Literal["mean", "rms"] | None = None, **options: Any) -> PowerFit:
         """C n^{−exponent} through the curve `statistic`, with an interval from resampling whole replicates: `options` are
@@ -180,8 +191,8 @@ def measure_convergence(
     statistic: Statistic | str = "map",
     sampling: Sampling = PLAIN,
     queries: Queries = None,
-    replicates: int = 32,
-    generator: torch.Generator | int = 0,
+    replicates: Repeats = 32,
+    generator: Seeded = 0,
     progress: Progress | None = None,
 ) -> Convergence:
     """Errors of attention over n tokens against the limit: that of the law, or attention over a whole
@@ -203,18 +214,15 @@ def measure_convergence(
     Convergence(map, n = 100 … 400, rms 0.14 … 0.0708; Monte Carlo, 100 replicates, nested prefixes, \
 m = 256 fresh queries a replicate)
     """
-    count = as_count(replicates, "replicates")
-    if count < 2:
-        raise InputError(f"replicates must be at least 2, got {count}: standard errors are their spread.")
     asked = as_statistic(statistic)
     experiment = asked.experiment(set_up(head, law, n, sampling, queries))
     generator = as_generator(generator, law.device)
     rows = []
-    for done in range(1, count + 1):
+    for done in range(1, replicates + 1):
         rows.append(experiment.row(generator))
         if progress is not None:
-            progress(done, count)
-    return _gathered(str(asked), experiment, rows)
+            progress(done, replicates)
+    return _gathered(str(asked), experiment, rows)._of(as_counts(n))
 
 
 def statistics() -> dict[str, type[Statistic]]:

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.inputs import as_count
+from attnlimit.inputs import Count
 from attnlimit.sampling.fitted import FittedGaussian, TokenMoments, is_fitted
 from attnlimit.sampling.reference import Power, Reference, output_covariance, output_moment
 from attnlimit.sampling.replicates import Sample, replicate
@@ -33,10 +33,7 @@ class Moment(Statistic):
     """Frobenius error of the moment E Γ^{⊗order} of the output law, as unbiased squares."""
 
     name = "moment"
-    order: int
-
-    def __post_init__(self) -> None:
-        as_count(self.order, "order")
+    order: Count
 
     def experiment(self, setup: Setup) -> Experiment:
         return _spread(MomentErrors(setup, Power.that_fits(self.order, setup.head.V.shape[-2])))

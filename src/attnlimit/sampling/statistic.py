@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention import AttentionMap, Head, LinearHead
 from attnlimit.designs import Independent, Sampling
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, as_count, as_counts
+from attnlimit.inputs import Array, as_count, as_counts, as_float, as_places
 from attnlimit.measures import Empirical, Measure
 
 MANY = 256
@@ -42,6 +42,9 @@ class Given:
 
     x: Array
     positions: Array | None = None
+
+    def __post_init__(self) -> None:
+        as_float(self.x, "queries")
 
 
 Queries: TypeAlias = Array | int | Fresh | Given | None
@@ -141,13 +144,11 @@ def _positions(given: Given, x: Tensor, law: Measure, sampling: Sampling) -> Ten
                 "positions are drawn."
             )
         return None
-    where = torch.as_tensor(given.positions, device=law.device)
-    if where.shape != (len(x),) or where.is_floating_point():
-        raise InputError(f"positions must be {len(x)} whole numbers, one a query, got {given.positions!r}.")
-    most = -1 if law.population is None else len(law.population) - 1
-    if int(where.min()) < 0 or int(where.max()) > most:
-        raise InputError(f"positions must lie in 0 … {most}, got {int(where.min())} … {int(where.max())}.")
-    return where.long()
+    if law.population is None:
+        raise InputError(
+            f"positions are places among the keys of a population (Empirical), and {law!r} is a law."
+        )
+    return as_places(given.positions, len(x), len(law.population), x.device)
 
 
 class Row(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlimit.attention import AttentionMap, Head
 from attnlimit.errors import InputError
-from attnlimit.inputs import as_count, as_positive
+from attnlimit.inputs import Count, Positive
 from attnlimit.measures import Empirical
 from attnlimit.sampling.replicates import draw_keys
 from attnlimit.sampling.statistic import Experiment, Row, Setup, Statistic
@@ -26,12 +26,8 @@ class Sup(Statistic):
     estimate."""
 
     name = "sup"
-    radius: float
-    restarts: int = 16
-
-    def __post_init__(self) -> None:
-        as_positive(self.radius, "radius")
-        as_count(self.restarts, "restarts")
+    radius: Positive
+    restarts: Count = 16
 
     def experiment(self, setup: Setup) -> Experiment:
         if setup.self_attention:

@@ -11,6 +11,7 @@ except ImportError as missing:
         "Studies need pydantic, pyyaml, filelock and pyarrow: pip install 'attnlimit[studies]'."
     ) from missing
 
+from attnlimit.doors import doors
 from attnlimit.errors import StoreError, WorkersLost
 from attnlimit.studies.coordinator import Finished, Progress, run_study
 from attnlimit.studies.estimate import Cost, estimate
@@ -48,3 +49,5 @@ __all__ = [
     "study_from",
     "summary",
 ]
+
+doors(__name__)

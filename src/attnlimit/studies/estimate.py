@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import Count
 from attnlimit.numerics.words import counted
 from attnlimit.studies.coordinator import replicates_for
 from attnlimit.studies.executors.processes import Processes
@@ -46,7 +47,7 @@ class Cost:
         return {**vars(self)}
 
 
-def estimate(study: Study, workers: int, folder: Path | None = None) -> Cost:
+def estimate(study: Study, workers: Count, folder: Path | None = None) -> Cost:
     """The cost on `workers` processes of this machine; what `folder` has already is not counted in the time."""
     count, most = study.replicates, study.replicates
     if study.precision is not None:

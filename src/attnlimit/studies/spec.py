@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, Validati
 
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.files.yamlfile import Place, read_yaml, validated
-from attnlimit.studies.fields import Fields, Seed, with_digests, without_places
+from attnlimit.studies.fields import Fields, Seed, told, with_digests, without_places
 from attnlimit.studies.kind import Kind, kind, kinds
 
 
@@ -80,6 +80,7 @@ def _known(kind: str) -> str:
     return kind
 
 
+@told
 class Precision(Fields):
     """Run until the interval of the slope, or of the error (relative to it, at every n), is at most ±half_width, or
     until there are max_replicates."""
@@ -90,6 +91,7 @@ class Precision(Fields):
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
 
+@told
 class Study(Fields):
     """`what` holds the fields of the kind. `grid` gives paths into it (head.horizon) and the values to try, all
     combinations of them; `cases` are sets of such values that go together, each with the whole grid."""

@@ -69,9 +69,7 @@ SYNC_SECONDS = 0.05
 
 
 SESSION = TypeAdapter(Session)
-DAMAGED = (
-    f"{NAME} is damaged. Move the run away and start it again; `attnlimit export` may still read part of it"
-)
+DAMAGED = f"{NAME} is damaged. Move the folder away, or bring it back from a copy, and run the study again"
 ADVICE = {
     "the disk is full. Free some space": ("full", "No space", "too large"),
     "the run directory cannot be written. Give yourself the right to, or name another with --out": (

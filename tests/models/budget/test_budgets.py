@@ -241,9 +241,12 @@ class TestFile:
             ),
             (
                 lambda r: r["entries"][0]["sampling"]["kept"].update(own=1),
-                "(kept.own must be|A sampling cannot be read)",
+                "(own must be|A sampling cannot be read)",
             ),
-            (lambda r: r["entries"][0]["sampling"]["kept"].update(window=-3), "kept.window must be a whole"),
+            (
+                lambda r: r["entries"][0]["sampling"]["kept"].update(window=-3),
+                "window must be a whole number of at least 0, got -3",
+            ),
             (lambda r: r["entries"][2]["sampling"].update(kept={}), "keeps no key and samples none"),
         ],
     )

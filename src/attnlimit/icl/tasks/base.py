@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import Array, as_count, as_float, as_generator, as_one_of
+from attnlimit.inputs import Array, Count, Seeded, as_count, as_float, as_generator, as_one_of
 from attnlimit.measures import Measure
 
 
-def ar1(dim: int, rho: float | int) -> Float[Tensor, "d d"]:
+def ar1(dim: Count, rho: float) -> Float[Tensor, "d d"]:
     """Σ_ij = ρ^|i−j|.
 
     >>> ar1(3, 0.5)
@@ -23,13 +23,12 @@ def ar1(dim: int, rho: float | int) -> Float[Tensor, "d d"]:
             [0.5000, 1.0000, 0.5000],
             [0.2500, 0.5000, 1.0000]], dtype=torch.float64)
     """
-    dim = as_count(dim, "dim")
-    if not isinstance(rho, int | float) or not -1 < rho < 1:
+    if not -1 < rho < 1:
         raise InputError(
             f"rho must lie strictly between −1 and 1, got {rho!r}: else ρ^|i−j| is no positive definite covariance."
         )
     index = torch.arange(dim, dtype=torch.float64)
-    return torch.tensor(float(rho), dtype=torch.float64) ** (index[:, None] - index).abs()
+    return torch.tensor(rho, dtype=torch.float64) ** (index[:, None] - index).abs()
 
 
 def as_cov(value: Array, dim: int | None, name: str) -> Float[Tensor, "d d"]:
@@ -83,6 +82,14 @@ class Floor(NamedTuple):
 
     def __float__(self) -> float:
         return self.value
+
+
+def as_vector(vector: Tensor, size: int) -> Tensor:
+    """One task vector, of so many finite numbers."""
+    vector = as_float(vector, "vector")
+    if vector.shape != (size,):
+        raise InputError(f"vector must be one task vector, of shape ({size},), got {tuple(vector.shape)}.")
+    return vector
 
 
 def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
@@ -150,7 +157,7 @@ class InContextTask(ABC):
         self,
         batch: int,
         length: int,
-        generator: torch.Generator | int,
+        generator: Seeded,
         dtype: torch.dtype = torch.float64,
     ) -> Prompts:
         """`batch` independent prompts of `length` tokens, all at once, on the generator's device."""

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, normal
-from attnlimit.inputs import Array, as_count, as_one_of
+from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, as_vector, normal
+from attnlimit.inputs import Array, Count, as_count
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2
 
@@ -34,17 +34,17 @@ class Classification(InContextTask):
 
     def __init__(
         self,
-        dim: int | None = None,
+        dim: Count | None = None,
         cov: Array = 1.0,
         *,
         vector_cov: Array = 1.0,
         loss: LossKind = "logistic",
     ) -> None:
-        self.cov = as_cov(cov, None if dim is None else as_count(dim, "dim"), "cov")
+        self.cov = as_cov(cov, dim, "cov")
         self.dim = len(self.cov)
         self.token_dim = self.dim + 1
         self.vector_cov = as_cov(vector_cov, self.dim, "vector_cov")
-        self.loss = as_one_of(loss, LossKind, "loss")
+        self.loss = loss
 
     def __repr__(self) -> str:
         return f"Classification(d = {self.dim}, {self.loss} loss)"
@@ -61,6 +61,7 @@ class Classification(InContextTask):
         return Prompts(tokens, pad(x[:, 0], (0, 1)), y[:, 0], m)
 
     def prompt_law(self, vector: Tensor) -> Mixture:
+        vector = as_vector(vector, self.dim)
         cov = pad(self.cov.to(vector), (0, 1, 0, 1))
         centre = torch.cat([vector, vector.new_ones(1)])
         return Mixture([0.5, 0.5], [Gaussian(centre, cov), Gaussian(-centre, cov)])

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, normal
-from attnlimit.inputs import as_count, as_positive
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_vector, normal
+from attnlimit.inputs import Count, Positive, as_count
 from attnlimit.measures import Gaussian, Mixture
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11785
@@ -28,17 +28,16 @@ class MixtureDenoising(InContextTask):
 
     def __init__(
         self,
-        dim: int,
-        components: int = 3,
+        dim: Count,
+        components: Count = 3,
         *,
-        radius: float | int = 1.0,
-        spread: float | int = 0.01,
-        noise: float | int = 0.25,
+        radius: Positive = 1.0,
+        spread: Positive = 0.01,
+        noise: Positive = 0.25,
     ) -> None:
-        self.dim = self.token_dim = as_count(dim, "dim")
-        self.components = as_count(components, "components")
-        self.radius, self.spread = as_positive(radius, "radius"), as_positive(spread, "spread")
-        self.noise = as_positive(noise, "noise")
+        self.dim = self.token_dim = dim
+        self.components = components
+        self.radius, self.spread, self.noise = radius, spread, noise
 
     def __repr__(self) -> str:
         return f"MixtureDenoising(d = {self.dim}, {self.components} components)"
@@ -59,6 +58,7 @@ class MixtureDenoising(InContextTask):
         return output
 
     def prompt_law(self, vector: Tensor) -> Mixture:
+        vector = as_vector(vector, self.components * self.dim)
         spread = vector.new_tensor(self.spread)
         parts = [Gaussian(centre, spread) for centre in vector.reshape(self.components, self.dim)]
         return Mixture([1 / self.components] * self.components, parts)

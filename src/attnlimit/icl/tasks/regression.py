@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, normal
-from attnlimit.inputs import Array, as_count
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, as_vector, normal
+from attnlimit.inputs import Array, Count, Finite, as_count
 from attnlimit.measures import Gaussian
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
@@ -36,19 +36,19 @@ class LinearRegression(InContextTask):
 
     def __init__(
         self,
-        dim: int | None = None,
+        dim: Count | None = None,
         cov: Array = 1.0,
         *,
-        noise: float | int = 0.1,
+        noise: Finite = 0.1,
         vector_cov: Array | None = None,
         query_cov: Array | None = None,
     ) -> None:
-        self.cov = as_cov(cov, None if dim is None else as_count(dim, "dim"), "cov")
+        self.cov = as_cov(cov, dim, "cov")
         self.dim = len(self.cov)
         self.token_dim = self.dim + 1
-        if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
+        if noise < 0:
             raise InputError(f"noise is a variance, a finite number of at least 0, got {noise!r}.")
-        self.noise = float(noise)
+        self.noise = noise
         self.vector_cov = as_cov(1 / self.dim if vector_cov is None else vector_cov, self.dim, "vector_cov")
         self.query_cov = self.cov if query_cov is None else as_cov(query_cov, self.dim, "query_cov")
 
@@ -90,7 +90,7 @@ class LinearRegression(InContextTask):
         return torch.cat([top, bottom], -2)
 
     def prompt_law(self, vector: Tensor) -> Gaussian:
-        return Gaussian(cov=self.prompt_cov(vector))
+        return Gaussian(cov=self.prompt_cov(as_vector(vector, self.dim)))
 
     def tilted_mean(
         self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]

@@ -16,10 +16,11 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from attnlimit.designs import Independent, Sampling
+from attnlimit.doors import door
 from attnlimit.errors import ModelNotSupported
 from attnlimit.exact.populations import Seen
 from attnlimit.files.strict import Seed, record
-from attnlimit.inputs import as_positive
+from attnlimit.inputs import Positive
 from attnlimit.models.analyse.answer import Answering
 from attnlimit.models.analyse.heads import HeadReport, Measured
 from attnlimit.models.analyse.run import UNFINISHED, Facts, Run
@@ -52,6 +53,7 @@ ANSWER_QUERIES = 3
 """For each query of a head's own error: they cost little, and answers differ more from query to query."""
 
 
+@door
 @record
 class Reading:
     """What is read of the text: `passages` passages of `tokens` tokens, and `queries` random queries of each head.
@@ -91,11 +93,12 @@ class Reading:
 USUAL = Reading()
 
 
+@door
 def analyze(
     model: str | Path | Loaded,
     texts_or_documents: Sequence[str | Document] | None = None,
     *,
-    rel_error: float = 0.05,
+    rel_error: Positive = 0.05,
     reading: Reading = USUAL,
     progress: Progress | None = None,
     before: Callable[[Memory], object] | None = None,
@@ -109,7 +112,6 @@ def analyze(
     analysis goes on from there, bit for bit, should it be killed (`note` is told); `Run.save` there ends that.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
-    rel_error = as_positive(rel_error, "rel_error")
     loaded.need_tokenizer()
     if reading.pooled:
         _refuse_positions(loaded)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json, write_table
@@ -62,6 +63,7 @@ class Facts:
     method: str
 
 
+@door
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Drawn):
     """What `analyze` found: the facts of the run, and one report a head, by layer and head."""

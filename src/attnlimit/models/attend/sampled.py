@@ -20,8 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
-from attnlimit.inputs import as_generator
+from attnlimit.inputs import Seeded, as_generator
 from attnlimit.models.attend.decoding import Decoder
 from attnlimit.models.attend.dense import Sizes, dense_blocks, seen_keys
 from attnlimit.models.attend.draws import Stream
@@ -85,12 +86,13 @@ class Attended:
         return {**parts, "share": self.share, "key_head_share": self.key_head_share}
 
 
+@door
 @contextmanager
 def sampled_attention(
     model: Any,
     budgets: Budgets,
     *,
-    generator: torch.Generator | int = 0,
+    generator: Seeded = 0,
     per_query: bool = True,
     sizes: Sizes | None = None,
 ) -> Iterator[Attended]:
@@ -136,7 +138,7 @@ def sampled_attention(
 def sampled_output(
     call: Call,
     budgets: Sequence[HeadBudget],
-    generator: torch.Generator | int,
+    generator: Seeded,
     *,
     per_query: bool = True,
     attended: Attended | None = None,

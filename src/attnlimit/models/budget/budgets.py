@@ -18,10 +18,11 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from attnlimit.designs import Different, Sampling
 from attnlimit.designs.by_query import FEWEST
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
 from attnlimit.files.strict import OwnRecord, from_record, read_record, record, to_record, with_schema
-from attnlimit.inputs import Array, as_count, as_counts
+from attnlimit.inputs import Array, as_count, as_counts, shown
 from attnlimit.models.budget.needed import RANDOM
 from attnlimit.models.see.gradient import NATS
 from attnlimit.models.see.layers import attention_layers
@@ -113,6 +114,7 @@ class Cost:
         return {"keys": self.keys, "full": self.full, "share": self.share, "per_head": list(self.per_head)}
 
 
+@door
 @record
 class Budgets:
     """A budget for every layer and head of one model.
@@ -322,8 +324,20 @@ def _check_grid(entries: tuple[HeadBudget, ...], layers: int, heads: int) -> Non
 
 def _heads(model: Any) -> list[int]:
     """Heads of each layer, from numbers, layer infos or a model; 0 where only a call of the layer will tell."""
-    layers = model if isinstance(model, Iterable) else attention_layers(model)
-    counts = [one if isinstance(one, int) else one.heads for one in layers]
+    layers = (
+        model
+        if isinstance(model, Iterable) and not isinstance(model, str | torch.Tensor | np.ndarray)
+        else None
+    )
+    if layers is None:
+        if not hasattr(model, "named_modules"):
+            raise InputError(
+                f"model must be a model (load(name).model) or the heads of its layers, got {shown(model)}."
+            )
+        layers = attention_layers(model)
+    counts: list[Any] = [one if isinstance(one, int) else getattr(one, "heads", None) for one in layers]
+    if not all(isinstance(one, int) for one in counts):
+        raise InputError(f"model must be a model, or a number of heads for each layer, got {shown(model)}.")
     if not counts:
         raise InputError("There are no attention layers to give budgets to.")
     return counts

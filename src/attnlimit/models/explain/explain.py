@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import ModelNotSupported
-from attnlimit.inputs import as_positive
+from attnlimit.inputs import Positive
 from attnlimit.models.analyse.analyze import Reading, analyze, refuse_too_large
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.explain.look import Look, Made, Passed
@@ -37,13 +38,14 @@ METHOD = (
 )
 
 
+@door
 def explain(
     model: str | Path | Loaded,
     text: str | Document | None = None,
     token: str | int | Sequence[str | int] = (),
     *,
     which: int | None = None,
-    rel_error: float = 0.05,
+    rel_error: Positive = 0.05,
     reading: Reading = USUAL,
     progress: Progress | None = None,
     before: Callable[[Memory], object] | None = None,
@@ -56,7 +58,6 @@ def explain(
     often labels are drawn from the model's own answer; 0: it is not looked at), seed.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
-    rel_error = as_positive(rel_error, "rel_error")
     (document,) = as_documents([texts()[0] if text is None else text])
     ids, tokens, read, cut = read_tokens(loaded, document.text, reading.tokens)
     wanted = [token] if isinstance(token, str | int) else list(token)

@@ -14,6 +14,7 @@ from jaxtyping import Int
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
@@ -160,6 +161,7 @@ class Comparison(Drawn):
         return f"Comparison({self.model}, {len(self.methods)} methods, {len(self.points)} points; {self.verdict})"
 
 
+@door
 def compare(
     loaded: Loaded,
     run: Run,

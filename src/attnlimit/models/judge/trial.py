@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
@@ -17,6 +18,7 @@ from attnlimit.rates.bootstrap import checked_level
 DEFAULT_TOKENS = 256
 
 
+@door
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """Examples of at most `tokens` tokens, and one sampled run for each seed."""

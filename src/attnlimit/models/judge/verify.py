@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.strict import to_record
 from attnlimit.inputs import as_count
@@ -30,6 +31,7 @@ FLOOR = 1e-3
 """Relative errors below this are rounding, whatever was predicted."""
 
 
+@door
 @dataclass(frozen=True)
 class Allowed:
     """What still counts as holding."""
@@ -196,6 +198,7 @@ class Verification:
         )
 
 
+@door
 def verify(
     loaded: Loaded,
     budgets: Budgets,

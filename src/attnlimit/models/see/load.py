@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
 from attnlimit.models.see.memory import available_memory
@@ -43,6 +44,8 @@ TOKENIZER_FILES = re.compile(r"tokenizer.*|vocab.*|merges\.txt|spiece\.model|sen
 @dataclass(frozen=True, eq=False)
 class Loaded:
     """A model in evaluation mode without gradients, and what goes with it."""
+
+    made_by = "load(name) gives one."
 
     model: Any = field(repr=False)
     tokenizer: Any | None = field(repr=False)
@@ -88,6 +91,7 @@ class Source:
         return {"local_files_only": self.local or self.cached, "trust_remote_code": False, **extra}
 
 
+@door
 def load(
     name_or_path: str | Path,
     *,

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
 from attnlimit.models.see.wikipedia import wikipedia
@@ -41,6 +42,7 @@ def texts(sources: Sequence[str | Path] | None = None) -> list[str]:
     return [document.text for document in documents(sources)]
 
 
+@door
 def documents(sources: Sequence[str | Path] | None = None) -> list[Document]:
     """One document for each plain file (UTF-8), for "-" (standard input), and for each line of a .jsonl file
     (field "text", optional "title" and "label"). None: the Wikipedia articles that come inside gensim."""

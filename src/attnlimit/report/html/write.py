@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_text
 from attnlimit.models.analyse.run import Run
@@ -14,6 +15,7 @@ from attnlimit.report.html.explain import explanation
 from attnlimit.report.html.page import Page, page
 
 
+@door
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
     """Write the report of the run in `folder`, a study's or a model's, by default as report.html beside its files."""
     folder = Path(folder)

@@ -17,6 +17,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from attnlimit.errors import InputError, MissingExtra, WorkersLost
 from attnlimit.files.yamlfile import read_yaml, validated
+from attnlimit.inputs import shown
 from attnlimit.studies.executors.processes import THREADS
 from attnlimit.studies.fields import Fields
 from attnlimit.studies.stop import SIGNALS
@@ -90,6 +91,10 @@ class Dask:
         resources: Mapping[str, float] | None = None,
         task_seconds: float | None = None,
     ) -> None:
+        if not hasattr(client, "scheduler_info"):
+            raise InputError(
+                f"client must be a dask.distributed.Client, got {shown(client)}: connect(where) makes one."
+            )
         self._client, self._cluster, self._task_seconds = client, cluster, task_seconds
         self._resources = dict(resources or {})
         self._futures: dict[Any, int] = {}

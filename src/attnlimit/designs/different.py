@@ -321,19 +321,26 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
     p = n[:, None] / number
     points = 2 * int(3.5 * (n * (1 - p[:, 0])).sqrt().max() + 8) + 1
     y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
-    seen = (-y).exp()
-    vector, square, many = (part.to(torch.complex128) for part in (keys.vector, keys.square, keys.number))
+    seen = p[..., None] * (-y).exp()
+    vector, square, many = keys.vector.double(), keys.square.double()[..., None], keys.number[..., None]
     log_chance = _log_chance(number, n[:, None], p)
     total = torch.zeros(())
     for k in range(points // 2 + 1):
-        turn = complex(math.cos(2 * math.pi * k / points), math.sin(2 * math.pi * k / points))
-        drawn = p[..., None] * turn * seen
-        q = 1 - p[..., None] + drawn
-        r = drawn / q
-        log_phi = (q.log() @ many[..., None])[..., 0] - (2j * math.pi * k / points) * n[:, None] - log_chance
-        drift = (r * y) @ vector
-        pairs = drift.square().sum(-1, keepdim=True) + (r * (1 - r) * y.square()) @ square[..., None]
-        part = log_phi.exp()[..., None] * torch.cat([torch.ones_like(pairs), pairs, drift], -1)
+        angle = 2 * math.pi * k / points
+        along, across = math.cos(angle) * seen, math.sin(angle) * seen
+        # q = 1 − p + p z e^{−y} and r = p z e^{−y}/q in real parts: complex logarithms are slow
+        q = 1 - p[..., None] + along
+        size = q.square() + across.square()
+        r, s = (along * q + across.square()) / size, (1 - p[..., None]) * across / size
+        log_phi = torch.complex(
+            0.5 * size.log() @ many, torch.atan2(across, q) @ many - angle * n[:, None, None]
+        )
+        drift = torch.complex((r * y) @ vector, (s * y) @ vector)
+        noise = torch.complex(
+            (r * (1 - r) + s.square()) * y.square() @ square, s * (1 - 2 * r) * y.square() @ square
+        )
+        pairs = drift.square().sum(-1, keepdim=True) + noise
+        part = (log_phi - log_chance[..., None]).exp() * torch.cat([torch.ones_like(pairs), pairs, drift], -1)
         total = total + part.real * ((2 if k else 1) / points)
     return total
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from beartype.roar import BeartypeCallHintViolation
 
+from attnlimit.designs.by_query import contributions
 from attnlimit.numerics.words import counted
-from attnlimit.rates.error_curve import ErrorCurve
 
 
 def test_plain_types_are_checked():
@@ -15,5 +15,5 @@ def test_plain_types_are_checked():
 
 
 def test_shapes_are_checked():
-    with pytest.raises(jaxtyping.TypeCheckError, match="error"):
-        ErrorCurve((1, 2), torch.zeros(2, 2))
+    with pytest.raises(jaxtyping.TypeCheckError, match="keys"):
+        contributions(torch.zeros(5, 3), torch.zeros(4, 2))

@@ -120,6 +120,6 @@ def test_packaged_models_are_named_in_the_help(run):
 def test_a_conversion_is_told_beside_the_results(monkeypatch, capsys):
     from attnlimit.cli.model_options import loaded_model
 
-    monkeypatch.setattr("attnlimit.models.see.load.load", lambda name, note, **rest: note(f"{name} [once]"))
+    monkeypatch.setattr("attnlimit.load", lambda name, note, **rest: note(f"{name} [once]"))
     loaded_model("some.gguf", None, None)
     assert capsys.readouterr().err == "some.gguf [once]\n"

@@ -37,13 +37,13 @@ class Document:
         return f"Document({self.title!r}, {len(self.text):,} characters{label})"
 
 
-def texts(sources: Sequence[str | Path] | None = None) -> list[str]:
+def texts(sources: str | Path | Sequence[str | Path] | None = None) -> list[str]:
     """The texts of `documents(sources)`."""
     return [document.text for document in documents(sources)]
 
 
 @door
-def documents(sources: Sequence[str | Path] | None = None) -> list[Document]:
+def documents(sources: str | Path | Sequence[str | Path] | None = None) -> list[Document]:
     """One document for each plain file (UTF-8), for "-" (standard input), and for each line of a .jsonl file
     (field "text", optional "title" and "label"). None: the Wikipedia articles that come inside gensim."""
     if sources is None:

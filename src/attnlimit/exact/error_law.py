@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.special import ndtri
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -140,10 +140,10 @@ class ErrorLaw(Drawn):
             return self.bias
         from scipy.optimize import brentq  # slow to import
 
-        wanted = float(ndtri(q))
+        wanted = float(scipy.special.ndtri(q))
 
         def beyond(t: float) -> float:  # nearly a straight line
-            return float(ndtri(min(max(self._below(t), 1e-15), 1 - 1e-15))) - wanted
+            return float(scipy.special.ndtri(min(max(self._below(t), 1e-15), 1 - 1e-15))) - wanted
 
         low = high = self.bias + wanted * self.std
         step = 0.1 * self.std

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.special import digamma
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -191,7 +191,10 @@ def _no_limit(line: _Line) -> Curves:
     alpha, nodes = line.tail.index, line.tail.nodes
     far = None
     if 0 < alpha < 1 and math.isfinite(line.tail.constant):
-        shift = float(digamma(1 - alpha)) + (math.lgamma(1 - alpha) - float(digamma(1))) / alpha
+        shift = (
+            float(scipy.special.digamma(1 - alpha))
+            + (math.lgamma(1 - alpha) - float(scipy.special.digamma(1))) / alpha
+        )
         far = line.slope * (line.heaviest() + shift) + line.offset
     return None if nodes is None else line.mean(*nodes), far, None, None, None, None
 

@@ -6,11 +6,11 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
 from numpy.polynomial.polynomial import polyadd, polyder, polyint, polymul
 from numpy.typing import NDArray
-from scipy.special import gammaln, jv
 from torch import Tensor
 
 # The large-order expansion starts at ν ≥ 12 and is cut at the first order k with ν^−k below 1e-17. Starting
@@ -171,5 +171,5 @@ def _height_transform(r: Tensor, order: int) -> Tensor:
         term = term * x / ((order / 2 + k) * (k + 1))
         total = total + term
     nu, far = order / 2 - 1, r[~near].abs().numpy()
-    bessel = np.exp(gammaln(nu + 1) + nu * np.log(2 / far)) * jv(nu, far) - 1
+    bessel = np.exp(scipy.special.gammaln(nu + 1) + nu * np.log(2 / far)) * scipy.special.jv(nu, far) - 1
     return torch.empty_like(r).masked_scatter(near, total).masked_scatter(~near, torch.as_tensor(bessel))

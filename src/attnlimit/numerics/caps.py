@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.special import betaincinv, betaln
 from torch import Tensor
 
 from attnlimit.numerics.order import LIGHT, check_width, top_quantiles
@@ -55,8 +55,8 @@ def cap_moments(order: int, n: Int[np.ndarray, " k"]) -> Float[Tensor, "2 k"]:
 def cap_quantile(order: int, hazard: Float[np.ndarray, "*s"]) -> Float[np.ndarray, "*s"]:
     """h with P(cap < h) = 1 − e^{−hazard}; either tail is kept to full relative precision."""
     alpha = (order - 1) / 2
-    below = betaincinv(alpha, alpha, np.minimum(-np.expm1(-hazard), 0.5))
-    above = 1 - betaincinv(alpha, alpha, np.minimum(np.exp(-hazard), 0.5))
+    below = scipy.special.betaincinv(alpha, alpha, np.minimum(-np.expm1(-hazard), 0.5))
+    above = 1 - scipy.special.betaincinv(alpha, alpha, np.minimum(np.exp(-hazard), 0.5))
     return np.where(hazard < math.log(2), below, above)
 
 
@@ -81,7 +81,7 @@ def caps(
     count = int(((y_high - y_low).max() / step).ceil()) + 1
     y = y_low + step * torch.arange(count, dtype=torch.float64, device=r.device)
     h, rest = (_below(t, 2 * r) / (2 * r) for t in (y, 2 * r - y))
-    log_mass = (alpha - 1) * (h.log() + rest.log()) - float(betaln(alpha, alpha))
+    log_mass = (alpha - 1) * (h.log() + rest.log()) - float(scipy.special.betaln(alpha, alpha))
     log_mass = log_mass + (torch.sigmoid(y) - torch.sigmoid(y - 2 * r)).log() - (2 * r).log() + math.log(step)
     return h, rest, torch.where((y <= y_high + step) & (h > 0) & (rest > 0), log_mass, -torch.inf)
 

@@ -5,12 +5,12 @@ from decimal import Context, Decimal, localcontext
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
 from numpy.polynomial.chebyshev import cheb2poly
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import NDArray
-from scipy.fft import dct
 from torch import Tensor
 
 _NODE_COUNTS = (32, 64, 128, 256, 512)
@@ -70,7 +70,7 @@ def _chebyshev_coefficients(
     for count in _NODE_COUNTS:
         angles = (torch.arange(count, dtype=torch.float64, device=device) + 0.5) * (torch.pi / count)
         points = (low + high) / 2 + (high - low) / 2 * angles.cos()
-        coefficients = dct(_evaluate(function, points).cpu().numpy()) / count
+        coefficients = scipy.fft.dct(_evaluate(function, points).cpu().numpy()) / count
         coefficients[0] /= 2
         sizes = np.abs(coefficients)
         tail = sizes[-count // 8 :].max()

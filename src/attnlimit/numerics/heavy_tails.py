@@ -10,9 +10,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.special import gammainc
 from torch import Tensor
 
 from attnlimit.numerics.atoms import Atoms
@@ -33,7 +33,7 @@ def largest_of_poisson_dirichlet(index: float) -> float:
 
     def share(t: float) -> float:
         low = math.exp(-t)
-        return low / (low + gamma * t**index * float(gammainc(1 - index, t)))
+        return low / (low + gamma * t**index * float(scipy.special.gammainc(1 - index, t)))
 
     return float(quad(share, 0, 1, epsabs=1e-12)[0] + quad(share, 1, np.inf, epsabs=1e-12)[0])
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Shaped
-from scipy.special import ndtri_exp
 from torch import Tensor
 
 from attnlimit.errors import InputError
@@ -42,7 +42,7 @@ def top_quantiles() -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
 def normal_maximum(n: Shaped[np.ndarray, " k"]) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
     """Mean and variance of the largest of n independent standard normals."""
     E, weights = top_quantiles()
-    g, weight = torch.as_tensor(ndtri_exp(-E / n[:, None])), torch.as_tensor(weights)
+    g, weight = torch.as_tensor(scipy.special.ndtri_exp(-E / n[:, None])), torch.as_tensor(weights)
     mean = g @ weight
     return mean, (g - mean[:, None]).square() @ weight
 

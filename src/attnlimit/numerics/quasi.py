@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.special import ndtri
 from torch import Tensor
 
 
@@ -23,4 +23,4 @@ def uniform_sets(dim: int, points: int, scrambles: int) -> Iterator[Float[Tensor
 def normal_sets(dim: int, points: int, scrambles: int) -> Iterator[Float[Tensor, "points dim"]]:
     """The same as standard normal vectors."""
     for drawn in uniform_sets(dim, points, scrambles):
-        yield torch.as_tensor(ndtri(np.clip(drawn.numpy(), 1e-15, 1 - 1e-15)))
+        yield torch.as_tensor(scipy.special.ndtri(np.clip(drawn.numpy(), 1e-15, 1 - 1e-15)))

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy import special
 from torch import Tensor
 
 from attnlimit.errors import InputError, RateNotResolved
@@ -182,12 +182,12 @@ def _interval(
     c = contrast(data.weights)
     estimate, tail = float(c @ z), (1 + level) / 2
     if data.variance is not None:
-        half = float(special.ndtri(tail)) * math.sqrt((c**2 * data.variance).sum())
+        half = float(scipy.special.ndtri(tail)) * math.sqrt((c**2 * data.variance).sum())
         words = "weighted least squares in log-log; normal interval from standard errors, sizes taken as independent"
     else:
         free = len(data.n) - parameters
         noise = (residuals**2).sum() / free
-        half = float(special.stdtrit(free, tail)) * math.sqrt((c**2).sum() * noise)
+        half = float(scipy.special.stdtrit(free, tail)) * math.sqrt((c**2).sum() * noise)
         words = f"least squares in log-log; t interval from the residuals, {free} degrees of freedom"
     return (estimate - half, estimate + half), words
 

@@ -355,7 +355,7 @@ def _shaped(hint: Any) -> Check:
     dtypes = {f"torch.{name}" for name in hint.dtypes} if some else set()
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if not isinstance(value, Tensor) or (some and str(value.dtype) not in dtypes):
+        if not isinstance(value, Tensor) or value.is_meta or (some and str(value.dtype) not in dtypes):
             return NO
         shape = value.shape
         if len(shape) < len(dims) - (spread is not None) or (spread is None and len(shape) > len(dims)):

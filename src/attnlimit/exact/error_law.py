@@ -77,7 +77,7 @@ class ErrorLaw(Drawn):
     @property
     def std(self) -> float:
         """Standard deviation of eᵀΓ_n."""
-        return math.sqrt(max(0.0, self.rms**2 - self.bias**2))
+        return math.sqrt(max(0.0, self.rms - abs(self.bias))) * math.sqrt(self.rms + abs(self.bias))
 
     @cached_property
     def mean_abs(self) -> float:

@@ -77,7 +77,8 @@ class ErrorLaw(Drawn):
     @property
     def std(self) -> float:
         """Standard deviation of eᵀΓ_n."""
-        return math.sqrt(max(0.0, self.rms - abs(self.bias))) * math.sqrt(self.rms + abs(self.bias))
+        less, more = (max(0.0, self.rms + side * abs(self.bias)) for side in (-1, 1))
+        return math.sqrt(less) * math.sqrt(more)  # squares might not be finite
 
     @cached_property
     def mean_abs(self) -> float:

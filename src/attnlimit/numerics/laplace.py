@@ -26,6 +26,7 @@ from attnlimit.numerics.condensed import Condensed, as_they_are
 
 STEP, FAST_START = FINE.step, FINE.start
 WIDEST = 100_000
+"""Of a grid in τ: with more there is nothing to see, and no memory for it."""
 HEAVY = 6.5
 """log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
@@ -139,12 +140,8 @@ def _add_up(
     # sums over all keys up to one, in units of its own weight: Σ w, Σ w² of numbers; Σ w u, Σ w² u; Σ w²‖u‖², Σ w³‖u‖²
     light, pulled = np.empty((keys, 4)), np.empty((keys, 2, p), vector.dtype)
     for i in range(start, stop):
-        light[0, :2], light[0, 2:], pulled[0, 0], pulled[0, 1] = (
-            number[i, 0],
-            square[i, 0],
-            vector[i, 0],
-            vector[i, 0],
-        )
+        light[0, :2], light[0, 2:] = number[i, 0], square[i, 0]
+        pulled[0, 0], pulled[0, 1] = vector[i, 0], vector[i, 0]
         for j in range(1, keys):
             fall = math.exp(scores[i, j - 1] - scores[i, j])
             light[j, 0] = light[j - 1, 0] * fall + number[i, j]
@@ -155,11 +152,8 @@ def _add_up(
             for c in range(p):
                 pulled[j, 0, c] = pulled[j - 1, 0, c] * once + vector[i, j, c]
                 pulled[j, 1, c] = pulled[j - 1, 1, c] * twice + vector[i, j, c]
-        below, above, spent = (
-            keys,
-            keys,
-            0.0,
-        )  # keys from `below` on are not light, from `above` on they are spent
+        # keys from `below` on are not light, from `above` on they are spent
+        below, above, spent = keys, keys, 0.0
         for t in range(tau.shape[1]):
             while above > 0 and tau[i, t] + scores[i, above - 1] > math.log(SPENT):
                 above -= 1

@@ -4,6 +4,7 @@ Tiny models: 2 layers, 4 heads, 2 key heads where they are grouped, 48 tokens, 2
 labels, so that the only noise is that of the sampled runs.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -337,15 +338,30 @@ class TestGroups:
 
 class TestTrials:
     def test_factor_is_what_was_found_over_what_was_predicted(self):
+        """Straight lines over log error between trials. Of one passage the interval is the queries'."""
         answer = exact_answer("causal-lm")
-        known = replace(answer, trials=torch.tensor([[0.04, 0.02], [0.01, 0.02]], dtype=torch.float64))
+        known = replace(answer, trials=torch.tensor([[0.01, 0.02], [0.04, 0.02]], dtype=torch.float64))
         assert [known.factor(one) for one in (1.0, 0.04, 0.02, 0.01, 1e-4)] == pytest.approx(
-            [0.5, 0.5, 1, 2, 2]
+            [0.5, 0.5, 1.25, 2, 2]
         )
         entries = by_head(16).entries
         plain = answer.predict(entries)
         assert known.predict(entries).value == pytest.approx(2 * plain.value)
         assert known.predict(entries).high == pytest.approx(2 * plain.high)
+
+    def test_several_passages_make_the_interval(self):
+        """1 and 3 times what was predicted: 2 ± 12.706·√2/√2, on a logarithm."""
+        answer, entries = exact_answer("causal-lm"), by_head(16).entries
+        known = replace(answer, trials=torch.tensor([[0.01, 0.01, 0.03]], dtype=torch.float64))
+        plain, found = answer.predict(entries), known.predict(entries)
+        assert found.value == pytest.approx(2 * plain.value)
+        wide = math.exp(12.7062 * math.sqrt(2) / 2 / math.sqrt(2))
+        assert found.high == pytest.approx(found.value * wide, rel=1e-4)
+        assert found.low == pytest.approx(found.value / wide, rel=1e-4)
+        sure = replace(answer, trials=torch.tensor([[0.01] + [0.02] * 4], dtype=torch.float64)).predict(
+            entries
+        )
+        assert sure.low == pytest.approx(sure.high) == pytest.approx(2 * plain.value)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_are_made_with_the_model_itself(self, kind):
@@ -361,9 +377,10 @@ class TestTrials:
             with torch.no_grad(), observe(loaded.model, look):
                 loaded.model(input_ids=windows[passage : passage + 1])
         found = one.tried(one.found())
-        assert len(found.trials) == 3
-        predicted, measured = found.trials.T
-        assert bool((measured / predicted >= 0.25 - 1e-9).all())
+        assert found.trials.shape == (3, 3)
+        predicted, measured = found.trials[:, 0], found.trials[:, 1:].mean(1)
+        assert bool((predicted.diff() >= 0).all())
+        assert bool((measured / predicted > 0.25).all())
         assert bool((measured / predicted < 3).all())
         assert float(found.alone.sum()) >= float(one.found().alone.sum())
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.designs.by_query import contributions, rest_spread
@@ -30,10 +30,8 @@ from attnlimit.models.see.load import Loaded
 
 TRIED = (0.05, 0.01, 0.002)
 """Errors of the answer at which what is predicted is tried out."""
-TRIED_ON = 4
+TRIED_ON = 8
 """Passages, at most."""
-AT_MOST_BELOW = 4
-"""A trial that finds much less than predicted was lucky in its draws: it lowers predictions by at most this."""
 
 
 class Answering:
@@ -120,36 +118,44 @@ class Answering:
         )
 
     def tried(self, answer: Answer) -> Answer:
-        """With what became of some budgets that were tried out on the passages.
+        """With what became of some budgets that were tried out, in passages that they were not chosen on if there are several.
 
         Errors of keys kept alone are biases, which do not average out as draws do: what they are together, over their sum,
         is found first, with kept keys only. Then what is left of second order and of independence is wrong by a factor."""
         kept = answer.options(drawn=False).cheapest(error=TRIED[0]).entries
         apart = float(answer.terms(kept)[0].sum((0, 1)).mean())
+        passages = torch.arange(min(TRIED_ON, len(self.windows)))
         if apart > 0:
-            (together,) = self._lost([kept], answer.group)
+            together = float(self._lost([kept], answer.group, passages).mean())
             answer = replace(answer, alone=answer.alone * max(1.0, together / apart))
-        options = answer.options()
-        chosen = [
-            one for one in (options.cheapest(error=level) for level in TRIED) if one.predicted.value > 0
-        ]
-        found = self._lost([one.entries for one in chosen], answer.group)
-        pairs = zip((one.predicted.value for one in chosen), found, strict=True)
-        trials = [(value, max(lost, value / AT_MOST_BELOW)) for value, lost in pairs]
-        return replace(answer, trials=torch.tensor(trials, dtype=torch.float64).view(-1, 2))
+        predicted = torch.zeros(len(TRIED), 1, dtype=torch.float64)
+        found = torch.zeros(len(TRIED), len(passages), dtype=torch.float64)
+        for some in passages.split(1) if len(passages) == 1 else (passages[::2], passages[1::2]):
+            here = torch.isin(torch.arange(len(self.windows)), some)
+            options = (answer if bool(here.all()) else answer.of_passages(~here)).options()
+            chosen = [options.cheapest(error=level) for level in TRIED]
+            found[:, some] = self._lost([one.entries for one in chosen], answer.group, some)
+            for level, one in enumerate(chosen):
+                new = answer.of_passages(here).predict(one.entries)
+                value = one.predicted.value if bool(here.all()) else new.value
+                predicted[level] += value * len(some) / len(passages)
+        trials = torch.cat([predicted, found], 1)[predicted[:, 0] > 0]
+        return replace(answer, trials=trials[trials[:, 0].argsort()])
 
     @torch.no_grad()
-    def _lost(self, tried: Sequence[Sequence[HeadBudget]], group: int) -> list[float]:
-        """What budgets do to the answer, mean over some passages."""
+    def _lost(
+        self, tried: Sequence[Sequence[HeadBudget]], group: int, passages: Int[Tensor, " p"]
+    ) -> Float[Tensor, "tried p"]:
+        """What budgets do to the answer in some passages."""
         layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
         budgets = [Budgets("", layers, heads * group, tuple(one), group=group) for one in tried]
-        some, totals = self.windows[:TRIED_ON].to(self.loaded.device), [0.0] * len(tried)
-        for ids in some.split(1):
+        found = torch.empty(len(tried), len(passages), dtype=torch.float64)
+        for column, ids in enumerate(self.windows[passages].to(self.loaded.device).split(1)):
             full = model_answer(self.loaded, ids)
-            for place, one in enumerate(budgets):
+            for row, one in enumerate(budgets):
                 with sampled_attention(self.loaded.model, one, generator=self.generator):
-                    totals[place] += answer_error(full, model_answer(self.loaded, ids)) / len(some)
-        return totals
+                    found[row, column] = answer_error(full, model_answer(self.loaded, ids))
+        return found
 
 
 def correlations(

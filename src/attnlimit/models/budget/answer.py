@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import scipy
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.designs import Different, Kept, Sampling
@@ -57,8 +58,10 @@ class Answer:
     """Keys that a query sees; 0 where there is no head."""
     passage: Int[Tensor, " queries"]
     """The text that each query is of."""
-    trials: Float[Tensor, "trials 2"] = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.float64))
-    """Errors of the answer that were predicted, and what became of them, from large to small."""
+    trials: Float[Tensor, "trials found"] = field(
+        default_factory=lambda: torch.empty(0, 2, dtype=torch.float64)
+    )
+    """Errors of the answer that were predicted, from small to large, and what became of them in each passage."""
     group: int = 1
     """Heads that keep and draw together; with more than one, `heads` counts groups."""
 
@@ -134,16 +137,20 @@ class Answer:
             layer, head = one.layer, one.head // self.group
             if one.n is None or one.head % self.group or not bool((self.seen[layer, head] > 0).any()):
                 continue
-            here, place = self.only(layer, head), _place(one)
+            here = self.part((slice(layer, layer + 1), slice(head, head + 1)))
+            place = _place(one)
             pair = here.of_head(place, one.n) if one.by_query is None else here.of_query(one.by_query)
             errors[layer, head], keys[layer, head] = pair[0][0, 0], pair[1][0, 0]
         return errors, keys
 
-    def only(self, layer: int, head: int) -> Answer:
-        """One head of it."""
-        here = (slice(layer, layer + 1), slice(head, head + 1))
+    def part(self, here: tuple[slice | Tensor, ...]) -> Answer:
+        """Some layers, heads and queries of it."""
         parts = {name: getattr(self, name)[here] for name in ("squares", "alone", "rest", "spread", "seen")}
-        return replace(self, **parts)
+        return replace(self, **parts, passage=self.passage[here[2]] if len(here) > 2 else self.passage)
+
+    def of_passages(self, some: Bool[Tensor, " passages"]) -> Answer:
+        """The queries of some passages."""
+        return self.part((slice(None), slice(None), some[self.passage]))
 
     def predict(self, entries: Sequence[HeadBudget]) -> Predicted:
         """The answer's error under these budgets, which were not chosen on these very queries, with its interval."""
@@ -151,7 +158,25 @@ class Answer:
         return self.interval(errors.sum((0, 1)).double())
 
     def interval(self, by_query: Float[Tensor, " queries"], level: float = 0.95) -> Predicted:
-        """Passages are drawn anew, and queries in each of them."""
+        """What the queries say, times what became of such errors in trials; as sure as trials in several passages agree (a
+        t interval of their mean), or, without, as passages drawn anew and queries in each of them."""
+        value = float(by_query.mean())
+        found = self.found_over_predicted(value)
+        if len(found) > 1 and value > 0:
+            factor = float(found.mean())
+            width = (
+                scipy.special.stdtrit(len(found) - 1, (1 + level) / 2)
+                * float(found.std())
+                / factor
+                / len(found) ** 0.5
+            )
+            low, high = value * math.exp(-width), value * math.exp(width)
+        else:
+            factor = float(found.mean()) if len(found) else 1.0
+            low, high = self._redrawn(by_query, level)
+        return Predicted(factor * value, factor * min(low, value), factor * max(high, value), self.unit)
+
+    def _redrawn(self, by_query: Float[Tensor, " queries"], level: float) -> tuple[float, float]:
         generator = torch.Generator().manual_seed(0)
         groups = [by_query[self.passage == one] for one in self.passage.unique()]
         means = torch.stack(
@@ -165,18 +190,21 @@ class Answer:
         totals = (means.T.gather(1, picked) * weight[picked]).sum(1) / weight[picked].sum(1)
         tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
         low, high = totals.quantile(tail).tolist()
-        value = float(by_query.mean())
-        factor = self.factor(value)
-        return Predicted(factor * value, factor * min(low, value), factor * max(high, value), self.unit)
+        return low, high
 
     def factor(self, error: float) -> float:
-        """What errors of this size turned out to be, over the sum of the heads' terms: between the trials on logarithms,
-        beyond them as at the last."""
+        """What errors of this size turned out to be, over the sum of the heads' terms."""
+        found = self.found_over_predicted(error)
+        return float(found.mean()) if len(found) else 1.0
+
+    def found_over_predicted(self, error: float) -> Float[Tensor, " passages"]:
+        """By passage: between the trials on a logarithm of the error, beyond them as at the last; nothing without trials."""
         if not len(self.trials) or error <= 0:
-            return 1.0
-        predicted, found = self.trials.clamp_min(1e-12).log().flip(0).T.tolist()
-        ratio = [b - a for a, b in zip(predicted, found, strict=True)]
-        return math.exp(np.interp(math.log(error), predicted, ratio))
+            return torch.empty(0, dtype=torch.float64)
+        predicted = self.trials[:, 0].log().tolist()
+        ratio = (self.trials[:, 1:] / self.trials[:, :1]).T.numpy()
+        found = [np.interp(math.log(error), predicted, one) for one in ratio]
+        return torch.tensor(found, dtype=torch.float64)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -197,7 +225,7 @@ class Answer:
         places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
         shapes = {
             "squares": (*places, sets, sizes), "alone": (*places, sets), "rest": (*places, sets), "spread": (*places, sets),
-            "passage": places[-1:], "trials": (len(found["trials"]), 2),
+            "passage": places[-1:], "trials": (len(found["trials"]), found["trials"].shape[-1]),
         }  # fmt: skip
         group = known.get("group", "")
         if not group.isdecimal() or any(tuple(found[name].shape) != shape for name, shape in shapes.items()):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,9 +51,15 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _compile(loop: Callable[..., None]) -> Callable[..., None]:
+    return part(loop)
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled, for loops of the same file to call: numba looks for changes in that file alone. Needs numba."""
     import numba
 
-    plain = inspect.unwrap(loop)  # run-time type checks, where a test run adds them, do not compile
-    return numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")(
-        plain
-    )
+    plain = inspect.unwrap(function)  # run-time type checks, where a test run adds them, do not compile
+    compiled: Callable[..., Any] = numba.njit(
+        nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy"
+    )(plain)
+    return compiled

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnlimit.designs import Kept
 from attnlimit.models.attend import decoding, reading
 from attnlimit.models.attend.decoding import Copies, Decoder, read_step
-from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
-from attnlimit.models.attend.reading import Wanted, read_weights
+from attnlimit.models.attend.dense import placed_stretches, seen_limits
+from attnlimit.models.attend.reading import Wanted, read_keys
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.attend.subsampled import Passage, exact_squares
 from attnlimit.models.budget.budgets import HeadBudget
@@ -42,7 +42,7 @@ def as_wanted(one: Call, kept: Kept, n: int, group: int, seed: int = 1, weight: 
     rows, ones = torch.zeros(1, dtype=torch.long), torch.ones(size, heads, 1, dtype=torch.long)
     room = Copies.make(one, KEYS, group, g).order.shape[-1]
     return Wanted(
-        seen=limits(seen_keys(one, rows)).expand(size, heads, 1, 3),
+        seen=seen_limits(one, rows).expand(size, heads, 1, 3),
         placed=placed_stretches(one, budgets, rows),
         top=kept.top * ones,
         n=n * ones,
@@ -78,12 +78,10 @@ class TestAgainstAllScores:
         scores = one.block_scores(torch.zeros(1, dtype=torch.long))
         for compiled in (True, False):
             monkeypatch.setattr(reading, "has_numba", lambda compiled=compiled: compiled)
-            weights, read = read_weights(one, scores.clone(), wanted)
-            torch.testing.assert_close(
-                step.output[:, 0], one.averages(weights)[:, :, 0], rtol=1e-4, atol=1e-5
-            )
-            assert torch.equal(step.distinct, read.sum(-1))
-            assert torch.equal(step.together, read.unflatten(1, (2, 3)).any(2).sum(-1))
+            read = read_keys(one, scores, one.value, wanted)
+            torch.testing.assert_close(step.output, read.output, rtol=1e-4, atol=1e-5)
+            for name in ("seen", "distinct", "together"):
+                assert torch.equal(getattr(step, name), getattr(read, name))
         assert bool((step.distinct < KEYS).all()) == (how != "all of it")
 
     def test_a_whole_text_ends_with_the_step(self):

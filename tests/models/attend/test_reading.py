@@ -1,13 +1,16 @@
 """Compiled loops over rows of scores against the plain form."""
 
+import math
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
 from attnlimit.designs.by_query import TOPS
-from attnlimit.models.attend import reading
-from attnlimit.models.attend.reading import Wanted, read_weights
+from attnlimit.models.attend import loops, reading
+from attnlimit.models.attend.reading import Wanted, read_keys
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask, everything
 
@@ -58,24 +61,35 @@ def scores_with(holes):
     return found
 
 
+def weights_read(one, given, wanted, key_heads=2):
+    """The weights that keys get, and what was read: values that name their key."""
+    values = torch.eye(given.shape[-1]).expand(len(given), key_heads, -1, -1)
+    read = read_keys(one, given, values, wanted)
+    return read.output.transpose(1, 2), read
+
+
 @pytest.mark.parametrize("sink", [None, torch.linspace(-2.0, 3.0, 6)])
 @pytest.mark.parametrize("holes", [False, True])
-@pytest.mark.parametrize("group", [1, 3])
-def test_weights_are_those_of_the_plain_form(group, holes, sink, monkeypatch):
+@pytest.mark.parametrize(("group", "key_heads"), [(1, 2), (3, 2), (1, 6), (1, 1), (3, 1)])
+def test_weights_are_those_of_the_plain_form(group, key_heads, holes, sink, monkeypatch):
     wanted, one = a_wanted(group, holes), a_call(sink)
     if group > 1:  # as budgets of a group have it
         wanted = replace(wanted, rest=wanted.rest[[0, 0, 0, 4, 4, 4]])
-    found, read = read_weights(one, scores_with(holes), wanted)
+    found, read = weights_read(one, scores_with(holes), wanted, key_heads)
     monkeypatch.setattr(reading, "has_numba", lambda: False)
-    plain, also = read_weights(one, scores_with(holes), wanted)
-    assert torch.equal(read, also)
+    plain, also = weights_read(one, scores_with(holes), wanted, key_heads)
     torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)
-    assert torch.equal(found > 0, read)
+    assert torch.equal(found > 0, plain > 0)
+    for name in ("seen", "distinct", "together"):
+        assert torch.equal(getattr(read, name), getattr(also, name))
+    assert torch.equal(read.distinct, (found > 0).sum(-1))
+    assert torch.equal(read.together, (found > 0).unflatten(1, (key_heads, -1)).any(2).sum(-1))
 
 
 def test_a_group_reads_the_same_keys():
-    _, read = read_weights(a_call(), scores(), replace(a_wanted(3), placed=torch.zeros(2, 6, 7, 6).long()))
-    together = read.unflatten(1, (2, 3))
+    wanted = replace(a_wanted(3), placed=torch.zeros(2, 6, 7, 6).long())
+    weights, _ = weights_read(a_call(), scores(), wanted)
+    together = (weights > 0).unflatten(1, (2, 3))
     assert bool((together == together[:, :, :1]).all())
     best = scores()[0, 2].topk(8, dim=-1)
     # all that one of them keeps is read by all
@@ -83,21 +97,47 @@ def test_a_group_reads_the_same_keys():
     assert bool((together[0, 0, 0] | ~kept).all())
 
 
-def test_equal_scores_fill_the_room_there_is():
-    flat, whole = torch.zeros(1, 1, 1, 40), torch.ones(1, 1, 1, dtype=torch.long)
+@pytest.mark.parametrize("keys", [40, 700])
+@pytest.mark.parametrize("better", [0, 3])
+def test_equal_scores_fill_the_room_there_is(keys, better):
+    """Also where three are better, and where columns of many keys are told apart by their best."""
+    flat, whole = torch.zeros(1, 1, 1, keys), torch.ones(1, 1, 1, dtype=torch.long)
+    flat[..., 5 : 5 + better] = 1.0
     wanted = Wanted(
-        seen=torch.tensor([0, 40, 40]).view(1, 1, 1, 3),
+        seen=torch.tensor([0, keys, keys]).view(1, 1, 1, 3),
         placed=torch.zeros(1, 1, 1, 6).long(),
         top=7 * whole,
         n=5 * whole,
-        order=torch.arange(40).view(1, 1, 40).int(),
+        order=torch.arange(keys).view(1, 1, keys).int(),
         start=0 * whole,
         rest=torch.ones(1, dtype=torch.bool),
     )
-    weights, read = read_weights(replace(a_call(), query=torch.zeros(1, 1, 1, 4)), flat, wanted)
-    assert int(read.sum()) == 12 == int((weights > 0).sum())
-    each = 1 / 40
-    assert sorted(weights[weights > 0].tolist()) == pytest.approx([each] * 7 + [33 / 5 * each] * 5)
+    weights, read = weights_read(replace(a_call(), query=torch.zeros(1, 1, 1, 4)), flat, wanted, 1)
+    assert int(read.distinct) == 12 == int((weights > 0).sum())
+    each = 1 / (keys - better + better * math.e)
+    expected = [each] * (7 - better) + [each * math.e] * better + [(keys - 7) / 5 * each] * 5
+    assert sorted(weights[weights > 0].tolist()) == pytest.approx(sorted(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("how", ["plain", "outlier", "hidden", "steep", "few"])
+def test_top_keys_are_the_very_best(how):
+    """Whatever the scores look like."""
+    g = torch.Generator().manual_seed(3)
+    given = torch.randn(9, 17 if how == "few" else 3000, generator=g)
+    if how == "outlier":
+        given[..., 7] = 1e6
+    if how == "hidden":
+        given[torch.rand(given.shape, generator=g) < 0.6] = -torch.inf
+    if how == "steep":
+        given = given.exp() ** 8
+    work, found, others = np.empty(3000, np.float32), np.empty(3001, np.int32), np.empty(3001, np.int32)
+    for row, wanted in product(range(9), (1, 20, 150, 2900)):
+        scores = given[row : row + 1].numpy()
+        number = loops.candidates(scores, 0, 0, scores.shape[1], wanted, work, found)
+        number = loops.split(scores, 0, wanted, work, found, others, number)
+        seen = int((given[row] > -torch.inf).sum())
+        best = given[row].topk(min(wanted, seen)).indices
+        assert sorted(found[:number]) == sorted(best.tolist())
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 100.0], ids=["equal", "some", "wide"])

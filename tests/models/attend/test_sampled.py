@@ -15,7 +15,7 @@ from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.designs.by_query import FEWEST, TOPS
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models import attention_layers, observe
-from attnlimit.models.attend import dense, sampled
+from attnlimit.models.attend import dense, reading, sampled
 from attnlimit.models.attend.draws import Stream, first_of_order
 from attnlimit.models.attend.sampled import sampled_attention, sampled_output
 from attnlimit.models.budget.answer import FOLLOWING
@@ -522,9 +522,7 @@ def following_wanted(layer: Any, rows: Tensor) -> Any:
     """What a layer's queries want to read, before it is chosen which keys."""
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            dense, "read_weights", lambda call, scores, wanted: found.append(wanted) or (scores, scores > 0)
-        )
+        patch.setattr(dense, "read_keys", lambda *given: found.append(given[-1]) or reading.read_keys(*given))
         layer.block(rows)
     return found[0]
 
@@ -620,12 +618,19 @@ class TestByQuery:
         rows = torch.arange(35)
         for one, other in zip(short[0], streams[1], strict=True):  # begin at the same key
             other.start[:35] = other.order.argsort()[one.order[one.start].long()]
-        out, seen, read = dense.Layer(padded, budgets.layer(0), streams).block(rows)
-        again, visible, short_read = dense.Layer(alone, budgets.layer(0), short).block(rows)
-        assert torch.equal(seen[1], visible[0])
-        assert torch.equal(read[1, ..., :35], short_read[0])
-        assert not bool(read[1, ..., 35:].any())
-        torch.testing.assert_close(out[1], again[0], rtol=1e-4, atol=1e-5)
+        for name in (False, True):  # values that name their key: the same keys with the same weights
+            if name:
+                padded, alone = (
+                    replace(one, value=torch.eye(one.key.shape[2]).expand(*one.key.shape[:2], -1, -1))
+                    for one in (padded, alone)
+                )
+            read = dense.Layer(padded, budgets.layer(0), streams).block(rows)
+            again = dense.Layer(alone, budgets.layer(0), short).block(rows)
+            assert torch.equal(read.seen[1], again.seen[0])
+            assert torch.equal(read.distinct[1], again.distinct[0])
+            size = again.output.shape[-1]
+            torch.testing.assert_close(read.output[1, ..., :size], again.output[0], rtol=1e-4, atol=1e-5)
+            assert not bool(read.output[1, ..., size:].any())
 
     def test_padding_on_the_left_counts_the_same(self):
         model = tiny("llama")

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnlimit.models.attend.dense import limits, placed_stretches, seen_keys
-from attnlimit.models.attend.reading import Wanted, choose_keys, is_compiled, sink_scores
+from attnlimit.models.attend.dense import placed_stretches, seen_limits
+from attnlimit.models.attend.reading import Read, Wanted, is_compiled, sink_scores
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.masks import RuleMask
@@ -30,7 +30,7 @@ from attnlimit.numerics.compiled import run_compiled
 LEAST_KEYS = 2048
 """With fewer keys it is as fast to make all scores."""
 TILE = 16
-"""Keys whose best score is noted together (as in attnlimit.models.attend.loops, which needs numba)."""
+"""Keys whose best score is noted together (as in attnlimit.models.attend.scanning)."""
 ROOM = 1024
 """Keys that there is room for beyond those of the text, at least."""
 
@@ -43,9 +43,9 @@ class Copies:
     unit: Float[Tensor, "pairs d"]
     """What 1 is, by dimension."""
     order: Int[Tensor, "b groups room"]
-    scores: Int[Tensor, "rows room"]
+    scores: Float[Tensor, "rows room"]
     """Of the last scan: new memory is slow at first."""
-    best: Int[Tensor, "rows tiles"]
+    best: Float[Tensor, "rows tiles"]
     filled: int = 0
 
     @classmethod
@@ -61,29 +61,17 @@ class Copies:
             torch.zeros(size * key_heads, room, d, dtype=torch.int8),
             torch.ones(size * key_heads, d),
             torch.stack(order).view(size, -1, room),
-            torch.zeros(size * call.heads, room, dtype=torch.int32),
-            torch.zeros(size * call.heads, room // TILE, dtype=torch.int32),
+            torch.zeros(size * call.heads, room),
+            torch.zeros(size * call.heads, room // TILE),
         )
 
     def follow(self, key: Float[Tensor, "b key_heads _ d"], keys: int) -> None:
         """Copy what is new; the last key always is."""
-        from attnlimit.models.attend import loops
+        from attnlimit.models.attend import scanning
 
         old = min(self.filled, keys - 1)
-        run_compiled(loops.copy, len(self.small), key, torch.tensor([old, keys]), self.unit, self.small)
+        run_compiled(scanning.copy, len(self.small), key, torch.tensor([old, keys]), self.unit, self.small)
         self.filled = keys
-
-
-@dataclass(eq=False)
-class Step:
-    """What one decoding step gave."""
-
-    output: Float[Tensor, "b 1 h dv"]
-    seen: Int[Tensor, "b h 1"]
-    distinct: Int[Tensor, "b h 1"]
-    """Keys that each head read."""
-    together: Int[Tensor, "b key_heads 1"]
-    """Keys that the heads of a key head read together."""
 
 
 @dataclass(eq=False)
@@ -95,7 +83,7 @@ class Decoder:
     copies: dict[int, Copies] = field(default_factory=dict)
     _seen: tuple[object, Tensor | None] = (None, None)
 
-    def step(self, call: Call, budgets: Sequence[HeadBudget]) -> Step | None:
+    def step(self, call: Call, budgets: Sequence[HeadBudget]) -> Read | None:
         """The step, or None for calls that are none, or that it does not know: several queries, few keys, position bias, masks
         with holes, caches that drop keys, queries that follow their spread, other numbers than float32 on the CPU."""
         seen = self.seen(call) if _known(call, budgets, self.group) else None
@@ -120,10 +108,7 @@ class Decoder:
     def seen(self, call: Call) -> Int[Tensor, "b _ 1 3"] | None:
         """The stretch of keys that each query sees, None where it has holes; found once for all layers."""
         if self._seen[0] is not call.mask:
-            if call.mask.plain == "all":
-                found = torch.tensor([0, call.key.shape[2], call.key.shape[2]]).view(1, 1, 1, 3)
-            else:
-                found = limits(seen_keys(call, torch.zeros(1, dtype=torch.long)))
+            found = seen_limits(call, torch.zeros(1, dtype=torch.long))
             holes = bool((found[..., 1] - found[..., 0] > found[..., 2]).any())
             self._seen = (call.mask, None if holes else found)
         return self._seen[1]
@@ -154,26 +139,33 @@ def _known(call: Call, budgets: Sequence[HeadBudget], group: int) -> bool:
     )
 
 
-def read_step(call: Call, wanted: Wanted, copies: Copies) -> Step:
+def read_step(call: Call, wanted: Wanted, copies: Copies) -> Read:
     """Scan the copies, choose keys, and attend to them."""
-    from attnlimit.models.attend import loops
+    from attnlimit.models.attend import loops, scanning
 
     (size, heads, _, _), (pairs, room, _) = call.query.shape, copies.small.shape
     query = call.query.reshape(size * heads, -1).contiguous()
-    seen, scores, best = wanted.by_row(wanted.seen), copies.scores, copies.best
-    steps = pairs * -(-room // loops.STRETCH)
-    run_compiled(loops.scan, steps, query, copies.unit, copies.small, seen, scores, best)
-    marks, chosen, counts = choose_keys(scores, best, seen, wanted)
-    weights = torch.empty(len(counts), wanted.group, chosen.shape[1])
+    key, value = (one.contiguous().flatten(0, 1) for one in (call.key, call.value))
+    rows = wanted.rows()
+    steps = pairs * -(-room // scanning.STRETCH)
+    run_compiled(scanning.scan, steps, query, copies.unit, copies.small, rows[0], copies.scores, copies.best)
     out = torch.empty(size * heads, call.value.shape[-1])
-    given = (call.key.contiguous(), call.value.contiguous(), chosen, counts)
-    rest = wanted.by_group(wanted.rest[:, None].expand(size, heads, 1))
+    read = torch.empty(size * heads // wanted.group, dtype=torch.long)
+    chosen = torch.empty(len(read), min(room, _most_read(wanted)), dtype=torch.int32)
+    given = (query, key, value, copies.scores, copies.best, *rows, wanted.rest.repeat(size))
     numbers = torch.tensor([call.scale, call.softcap or 0.0])
     sinks = sink_scores(call).repeat(size)
-    run_compiled(loops.attend, len(counts), query, *given, rest, numbers, sinks, weights, out)
-    read = counts[:, :2].sum(1).view(size, -1, 1)
+    run_compiled(loops.attend_steps, len(read), *given, numbers, sinks, out, chosen, read)
     together = read
     if wanted.group < call.groups:
-        together = (marks.view(pairs, -1, marks.shape[1]) > 0).any(1).sum(1).view(size, -1, 1)
-    distinct = read.repeat_interleave(wanted.group, 1)
-    return Step(out.view(size, 1, heads, -1), wanted.seen[..., 2], distinct, together)
+        together = torch.empty(pairs, dtype=torch.long)
+        run_compiled(loops.count_together, pairs, chosen, read, copies.small[0, :, 0], together)
+    distinct = read.view(size, -1, 1).repeat_interleave(wanted.group, 1)
+    return Read(out.view(size, 1, heads, -1), wanted.seen[..., 2], distinct, together.view(size, -1, 1))
+
+
+def _most_read(wanted: Wanted) -> int:
+    """Keys that a group reads at most."""
+    placed = (wanted.placed[..., 1::2] - wanted.placed[..., ::2]).sum(-1)
+    kept = (placed + wanted.top).unflatten(1, (-1, wanted.group)).sum(2)
+    return int((kept + wanted.n[:, :: wanted.group]).max())

@@ -1,12 +1,12 @@
 """Sampled attention of all texts and heads of a layer at once, some queries at a time.
 
-Scores are made once by a matrix product, attnlimit.models.attend.reading turns them into the weights of the keys that are read,
-and another product averages the values. For single queries with many keys, see attnlimit.models.attend.decoding.
+Scores are made once by a matrix product, and attnlimit.models.attend.reading attends to the keys that are read. For single queries
+with many keys, see attnlimit.models.attend.decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -17,30 +17,36 @@ from torch import Tensor
 from attnlimit.designs.by_query import TOPS, choose, contributions, spread
 from attnlimit.designs.kept import top_keys
 from attnlimit.models.attend.draws import Stream
-from attnlimit.models.attend.reading import Wanted, is_compiled, read_weights, rest_sums
+from attnlimit.models.attend.reading import Read, Wanted, is_compiled, read_keys, rest_sums
 from attnlimit.models.budget.budgets import HeadBudget
-from attnlimit.models.see.call import Call
+from attnlimit.models.see.call import Call, wide
 from attnlimit.models.see.masks import RuleMask
 
-Block: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Queries (m,), their outputs (B, h, m, dv), keys seen (B, h, m), and which keys are read (B, h, m, k) of the first k."""
 Sizes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From the softmax weights of queries and what they may draw from, both (B, h, m, keys): how many keys each draws, (B, h, m, 1)."""
 PARTS = 4
 """Blocks of queries are so many times smaller than those of full attention: a later one sees more keys, and caches are small."""
 
 
-def dense_blocks(
+def attend_densely(
     call: Call,
     budgets: Sequence[HeadBudget],
     streams: list[list[Stream]],
     sizes: Sizes | None = None,
     group: int = 1,
-) -> Iterator[Block]:
-    """Block after block of the queries. `sizes` stands in for the budgets' n; `group` heads keep and draw together."""
+) -> Read:
+    """All queries. `sizes` stands in for the budgets' n; `group` heads keep and draw together."""
     layer = Layer(call, budgets, streams, sizes, group)
-    for rows in call.blocks(call.heads * PARTS):
-        yield rows, *layer.block(rows)
+    blocks = [layer.block(rows) for rows in call.blocks(call.heads * PARTS)]
+    if len(blocks) == 1:
+        return blocks[0]
+    out = torch.cat([one.output for one in blocks], 1)
+    return Read(
+        out,
+        torch.cat([one.seen for one in blocks], 2),
+        torch.cat([one.distinct for one in blocks], 2),
+        torch.cat([one.together for one in blocks], 2),
+    )
 
 
 def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]:
@@ -48,8 +54,18 @@ def seen_keys(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "_ _ _ keys"]
     return call.seen(rows[:1] if call.mask.alike else rows)
 
 
+def seen_limits(call: Call, rows: Int[Tensor, " m"]) -> Int[Tensor, "_ _ _ 3"]:
+    """First key that each query sees, end, and how many of these; three zeros for nothing."""
+    keys, plain = call.key.shape[2], call.mask.plain
+    if plain == "all":
+        return torch.tensor([0, keys, keys], device=rows.device).view(1, 1, 1, 3)
+    if plain == "causal":
+        return torch.stack([torch.zeros_like(rows), rows + 1, rows + 1], -1)[None, None]
+    return limits(seen_keys(call, rows))
+
+
 def limits(seen: Bool[Tensor, "b h m keys"]) -> Int[Tensor, "b h m 3"]:
-    """First key that is seen, end, and how many of these; three zeros for nothing."""
+    """The same from which keys are seen."""
     count, keys = seen.sum(-1), seen.shape[-1]
     some = (count > 0).long()
     whole = seen.to(torch.int8)
@@ -98,22 +114,20 @@ class Layer:
         self.order = torch.stack([torch.stack([one.order for one in row[::group]]) for row in streams]).to(
             device
         )
+        self.values = wide(call.value).contiguous()
         self.start = torch.stack([torch.stack([one.start for one in row]) for row in streams]).to(device)
 
-    def block(
-        self, rows: Int[Tensor, " m"]
-    ) -> tuple[Float[Tensor, "b h m dv"], Int[Tensor, "b h m"], Bool[Tensor, "b h m k"]]:
-        """Outputs, keys seen, and which are read, of some queries."""
+    def block(self, rows: Int[Tensor, " m"]) -> Read:
+        """What some queries read."""
         call, shape = self.call, (len(self.call.query), self.call.heads, len(rows))
-        seen = seen_keys(call, rows)
-        known = limits(seen).expand(*shape, 3)
+        known = seen_limits(call, rows)
         stretch = slice(0, max(1, int(known[..., 1].max())))
         scores = call.block_scores(rows, stretch)
         holes = bool((known[..., 1] - known[..., 0] > known[..., 2]).any())
         if holes or self.following or self.sizes is not None or not is_compiled(scores):
-            scores = scores.masked_fill_(~seen[..., stretch], -torch.inf)
+            scores = scores.masked_fill_(~seen_keys(call, rows)[..., stretch], -torch.inf)
         wanted = Wanted(
-            seen=known,
+            seen=known.expand(*shape, 3),
             placed=placed_stretches(call, self.budgets, rows),
             top=self.top.expand(shape),
             n=self.n.expand(shape),
@@ -124,8 +138,7 @@ class Layer:
         )
         if self.following or self.sizes is not None:
             wanted = self.sized(scores, wanted)
-        weights, read = read_weights(call, scores, wanted)
-        return call.averages(weights, stretch), known[..., 2], read
+        return read_keys(call, scores, self.values, wanted)
 
     def sized(self, scores: Float[Tensor, "b h m keys"], wanted: Wanted) -> Wanted:
         """With as many top and drawn keys as suits each query: by a rule, or (attnlimit.designs.by_query) as it follows."""

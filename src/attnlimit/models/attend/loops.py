@@ -1,11 +1,10 @@
-"""Compiled loops of sampled attention, over rows: a row is one query of one head, and heads of a group are neighbours.
+"""Compiled loops of sampled attention: from a row of scores (one query of one head) to the keys that it reads, and to its output.
 
-    scores of all keys with the best of every tile   (tile: from matrix products; copy and scan: from int8 copies)
-    → rest, sums over what would be left beside several tops, for queries that choose among them
-    → keep, what is kept → draw, what is drawn, and the list of both
-    → attention over the list   (weigh: as weights of all keys for a matrix product; attend: reading those keys only)
+    candidates and split, the top keys → keep, all that is kept → draw, what is drawn beside it → average, the softmax over both
 
-What a row sees is given by (first key, end, how many of these). Marks of keys: 1 kept, 2 drawn, 3 not seen.
+A row sees the keys from `low` to `high`; where it sees fewer, the scores of the others are −∞. Heads of a group keep and draw
+together. What a row reads is marked with its own stamp, so that marks need no cleaning. Rows are given by the array and a place:
+compiled code is slow at making a view for each.
 """
 
 from __future__ import annotations
@@ -14,334 +13,404 @@ from typing import Any
 
 import numpy as np
 
-from attnlimit.numerics.prefetch import prefetch
+from attnlimit.numerics.compiled import part
+from attnlimit.numerics.instructions import LANES, prefetch, reaching
 
-STRETCH = 2048
-"""Keys that one step of the scan goes over."""
-TILE = 16
-"""Keys whose best score is noted together."""
-PROBES = 8
-"""Old keys that are compared with their copies in every step, at the end and spread over the rest, each."""
-BINS = 1024
-"""Of a histogram of scores."""
-DEPTH = 40.0
-"""Scores so much below the best are one bin: they weigh nothing."""
 AHEAD = 16
 """How many keys before it is read a key is asked for."""
 LINE = 16
 """Numbers that memory gives at once."""
+LOWEST = np.float32(-3.4e38)
+LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.442695041), np.float32(0.693359375), np.float32(-2.12194440e-4)
 
 
-def copy(start: int, stop: int, key: Any, limits: Any, unit: Any, copies: Any) -> None:
-    """Copies of keys in int8, unit by dimension, for those that came since, or for all where old ones are not what they were.
-    limits: keys copied before, keys now."""
-    heads, d, old, new = key.shape[1], key.shape[3], limits[0], limits[1]
-    inverse = np.empty(d, np.float32)
-    for p in range(start, stop):
-        rows, kept = key[p // heads, p % heads], copies[p]
-        inverse[:] = np.float32(1) / unit[p]
-        differ = 0
-        for probe in range(2 * PROBES if old > 0 else 0):
-            j = max(old - 1 - probe, 0) if probe < PROBES else (probe - PROBES) * old // PROBES
-            for x in range(d):
-                level = np.floor(rows[j, x] * inverse[x] + np.float32(0.5))
-                differ += kept[j, x] != np.int8(min(max(level, np.float32(-127)), np.float32(127)))
-        again = old == 0 or differ > 0
-        if again:
-            unit[p, :] = 0.0
-            for j in range(new):
-                for x in range(d):
-                    unit[p, x] = max(unit[p, x], abs(rows[j, x]))
-            for x in range(d):
-                unit[p, x] = unit[p, x] / np.float32(127) if unit[p, x] > 0 else np.float32(1)
-                inverse[x] = np.float32(1) / unit[p, x]
-        for j in range(0 if again else old, new):
-            for x in range(d):
-                level = np.floor(rows[j, x] * inverse[x] + np.float32(0.5))
-                kept[j, x] = np.int8(min(max(level, np.float32(-127)), np.float32(127)))
+@part
+def nth(values: Any, size: int, wanted: int, more: int) -> Any:
+    """A number that `wanted` of the first `size` values reach, or at most so many more, or all that are equal to it."""
+    low, high = values[0], values[0]
+    for k in range(size):
+        low = values[k] if values[k] < low else low
+        high = values[k] if values[k] > high else high
+    middle = high
+    while True:
+        number = np.int32(0)
+        for k in range(size):
+            number = np.int32(number + np.int32(values[k] >= middle))
+        if wanted <= number <= wanted + more:
+            return middle
+        if number >= wanted:
+            low = middle
+        else:
+            high = middle
+        middle = low + np.float32(0.5) * (high - low)
+        if not low < middle < high:
+            return low
 
 
-def scan(
-    start: int, stop: int, query: Any, unit: Any, copies: Any, seen: Any, scores: Any, best: Any
-) -> None:
-    """Whole-number scores of all keys seen, (texts × heads, keys), and the best of every TILE of them."""
-    pairs, d, steps = copies.shape[0], copies.shape[2], -(-scores.shape[1] // STRETCH)
-    groups = query.shape[0] // pairs
-    levels = np.float32(min(32767, 2**31 // (127 * d) - 1))
-    q = np.empty((groups, d), np.int16)
-    for place in range(start, stop):
-        p, first = place // steps, place % steps * STRETCH
-        kept = copies[p]
-        for g in range(groups):
-            largest = np.float32(1e-30)
-            for x in range(d):
-                largest = max(largest, abs(query[p * groups + g, x] * unit[p, x]))
-            for x in range(d):
-                q[g, x] = np.int16(query[p * groups + g, x] * unit[p, x] / largest * levels)
-        low, high = seen[p * groups, 0], seen[p * groups, 1]
-        for tile in range(first // TILE, -(-min(first + STRETCH, scores.shape[1]) // TILE)):
-            begin, end = max(tile * TILE, low), min(tile * TILE + TILE, high)
-            for g in range(groups):
-                row, most = scores[p * groups + g], np.int32(-(2**31) + 1)
-                for j in range(begin, end):
-                    total = np.int32(0)
-                    for x in range(d):  # the casts leave it in 32 bits: pairs of products in one instruction
-                        total = np.int32(total + np.int32(np.int32(q[g, x]) * np.int32(kept[j, x])))
-                    row[j] = total
-                    most = max(most, total)
-                best[p * groups + g, tile] = most
+@part
+def candidates(scores: Any, r: int, low: int, high: int, wanted: int, work: Any, found: Any) -> int:
+    """Finds the places of the `wanted` best scores of a row, and of some others nearly as good."""
+    width, least, number = LANES * (wanted // 8 + 1), LOWEST, 0
+    if 2 * width < high - low:  # if so many columns have one at least as good, so many keys are
+        work[:width] = LOWEST
+        for base in range(low, high, width):
+            for c in range(min(width, high - base)):
+                work[c] = scores[r, base + c] if scores[r, base + c] > work[c] else work[c]
+        least = nth(work, width, wanted, wanted // 8)
+    for j in range(low, high, LANES):
+        number = reaching(scores, r, j, high, least, found, number)
+    return number
 
 
-def tile(start: int, stop: int, scores: Any, seen: Any, best: Any) -> None:
-    """The best of every TILE scores; those of hidden keys are −∞."""
-    for r in range(start, stop):
-        row, low, high = scores[r], seen[r, 0], seen[r, 1]
-        for one in range(low // TILE, -(-high // TILE)):
-            most = np.float32(-3e38)
-            for j in range(max(one * TILE, low), min(one * TILE + TILE, high)):
-                most = max(most, row[j])
-            best[r, one] = most
+@part
+def candidates_of_tiles(
+    scores: Any, best: Any, r: int, low: int, high: int, wanted: int, work: Any, found: Any
+) -> int:
+    """The same, where the best score of every tile of LANES keys is known."""
+    first, last, least, number = low // LANES, -(-high // LANES), LOWEST, 0
+    if last - first > wanted:
+        work[: last - first] = best[r, first:last]
+        least = nth(work, last - first, wanted, wanted // 8)
+    for tile in range(first, last):
+        if best[r, tile] >= least:
+            edge = tile * LANES
+            number = reaching(scores, r, max(edge, low), min(edge + LANES, high), least, found, number)
+    return number
 
 
-def keep(start: int, stop: int, scores: Any, best: Any, seen: Any, placed: Any, top: Any, marks: Any) -> None:
-    """Marks what groups of rows keep: stretches `placed` for their place (begin, end, begin, …), and the `top` best."""
-    group, keys = scores.shape[0] // marks.shape[0], scores.shape[1]
-    found, values, close = (
-        np.empty(keys, np.int64),
-        np.empty(keys, scores.dtype),
-        np.empty(keys, scores.dtype),
-    )
-    bins: Any = np.empty(BINS, np.int64)
-    for r in range(start * group, stop * group):
-        low, high, mark, row = seen[r, 0], seen[r, 1], marks[r // group], scores[r]
-        if r % group == 0:
-            mark[:] = 0
-            if seen[r, 2] < high - low:
-                for j in range(low, high):
-                    mark[j] = 0 if row[j] > -np.inf else 3
-        for side in range(0, placed.shape[1], 2):
-            for j in range(max(placed[r, side], low), min(placed[r, side + 1], high)):
-                mark[j] = max(mark[j], 1)
-        wanted, first, number = min(top[r], seen[r, 2]), low // TILE, 0
-        if wanted <= 0:
-            continue
-        tiles = best[r, first : -(-high // TILE)]
-        least = tiles.min()
-        if len(tiles) > wanted:  # if so many tiles have one at least as good, so many keys are
-            worst, scale = least, (BINS - 1) / (np.float64(tiles.max()) - least + 1e-30)
-            bins[:] = 0
-            for one in tiles:
-                bins[min(max(np.int64((np.float64(one) - worst) * scale), 0), BINS - 1)] += 1  # nan too
-            above, bin = 0, BINS
-            while above < wanted and bin > 0:
-                bin -= 1
-                above += bins[bin]
-            least = tiles.max()
-            for one in tiles:
-                if np.int64((np.float64(one) - worst) * scale) >= bin:
-                    least = min(least, one)
-        few = len(tiles) <= wanted
-        for k in range(len(tiles)):
-            if few or tiles[k] >= least:
-                edge = (first + k) * TILE
-                for j in range(max(edge, low), min(edge + TILE, high)):
-                    if row[j] > -np.inf if few else row[j] >= least:
-                        found[number], values[number] = j, row[j]
-                        number += 1
-        whole = number <= wanted
-        if not whole:  # bins tell in which of them the last one is that is kept
-            worst, scale = values[0], np.float64(values[0])
-            for k in range(number):
-                worst, scale = min(worst, values[k]), max(scale, np.float64(values[k]))
-            scale = (BINS - 1) / (scale - worst + 1e-30)
-            bins[:] = 0
-            for k in range(number):
-                bins[min(max(np.int64((np.float64(values[k]) - worst) * scale), 0), BINS - 1)] += 1
-            bin, above = BINS - 1, 0
-            while above + bins[bin] < wanted:
-                above += bins[bin]
-                bin -= 1
-            size = 0
-            for k in range(number):
-                if min(max(np.int64((np.float64(values[k]) - worst) * scale), 0), BINS - 1) == bin:
-                    close[size] = values[k]
-                    size += 1
-            least = np.sort(close[:size])[size - (wanted - above)]
-        for equal in (
-            False,
-            True,
-        ):  # above the least, then as many of those that are equal as there is room for
-            for k in range(number if wanted > 0 else 0):
-                if wanted > 0 and (whole or (values[k] == least if equal else values[k] > least)):
-                    mark[found[k]] = 1
-                    wanted -= 1
-
-
-def draw(
-    start: int, stop: int, seen: Any, n: Any, order: Any, begin: Any, marks: Any, chosen: Any, counts: Any
-) -> None:
-    """Marks what groups of rows draw, the first n unmarked keys of an order from a place on, and lists all that is read in the
-    order of the keys, drawn ones as −1 − place. counts: how many are kept, drawn, and left to be drawn from."""
-    group, size, same = seen.shape[0] // counts.shape[0], order.shape[1], counts.shape[0] // order.shape[0]
-    for u in range(start, stop):
-        low, high, mark, walk = seen[u * group, 0], seen[u * group, 1], marks[u], order[u // same]
-        kept = 0
-        for j in range(low, high):
-            kept += mark[j] == 1
-        left = seen[u * group, 2] - kept
-        drawn = min(left, n[u])
-        counts[u, 0], counts[u, 1], counts[u, 2] = kept, drawn, left
-        place, number = begin[u], 0
-        while number < drawn < left:
-            j = walk[place]
-            place = place + 1 if place + 1 < size else 0
-            if low <= j < high and mark[j] == 0:
-                mark[j] = 2
+@part
+def keep(
+    scores: Any,
+    r: int,
+    seen: Any,
+    placed: Any,
+    found: Any,
+    best: int,
+    mark: Any,
+    stamp: int,
+    chosen: Any,
+    number: int,
+) -> int:
+    """Adds to a list what a row keeps: the stretches `placed` (begin, end, begin, …), and the best, as found."""
+    low, high = seen[r, 0], seen[r, 1]
+    holes = seen[r, 2] < high - low
+    for side in range(0, placed.shape[1], 2):
+        for j in range(max(placed[r, side], low), min(placed[r, side + 1], high)):
+            if mark[j] != stamp and not (holes and scores[r, j] == -np.inf):
+                mark[j] = stamp
+                chosen[number] = j
                 number += 1
-        number, everything, words = 0, drawn == left, mark.view(np.int64)
-        for word in range(low // 8, -(-high // 8)):
-            if words[word] != 0 or everything:
-                for j in range(max(word * 8, low), min(word * 8 + 8, high)):
-                    if mark[j] == 0 and everything:
-                        mark[j] = 2
-                    if mark[j] == 1 or mark[j] == 2:
-                        chosen[u, number] = j if mark[j] == 1 else -1 - j
-                        number += 1
+    for k in range(best):
+        if mark[found[k]] != stamp:
+            mark[found[k]] = stamp
+            chosen[number] = found[k]
+            number += 1
+    return number
 
 
-def rest(start: int, stop: int, scores: Any, part: Any, seen: Any, placed: Any, tops: Any, out: Any) -> None:
-    """Number, Σ part and Σ part² over what is seen and not `placed`, without the best tops[k], the lightest first: in the order of
-    bins of scores, and of the scores themselves in the bins where a top ends. Scores of hidden keys are −∞."""
-    keys = scores.shape[1]
-    bin_of, places, free = np.empty(keys, np.int32), np.empty(keys, np.int32), np.empty(keys, np.bool_)
-    ends = np.empty(BINS + 1, np.int64)
-    for r in range(start, stop):
-        row, low, high = scores[r], seen[r, 0], seen[r, 1]
-        free[low:high] = True
-        for side in range(0, placed.shape[1], 2):
-            free[max(placed[r, side], low) : max(min(placed[r, side + 1], high), low)] = False
-        least, most = np.float32(3e38), np.float32(-3e38)
+@part
+def draw(
+    scores: Any,
+    r: int,
+    seen: Any,
+    n: int,
+    order: Any,
+    w: int,
+    place: int,
+    mark: Any,
+    stamp: int,
+    chosen: Any,
+    kept: int,
+) -> int:
+    """Adds the first n keys of an order from a place on that are seen and not kept."""
+    low, high, number, size = seen[r, 0], seen[r, 1], kept, order.shape[1]
+    holes = seen[r, 2] < high - low
+    if n >= seen[r, 2] - kept:
         for j in range(low, high):
-            least, most = min(least, row[j]), max(most, row[j])
-        least = max(least, most - np.float32(DEPTH))
-        scale, total = np.float32(BINS - 1) / max(most - least, np.float32(1e-30)), 0
-        ends[:] = 0
-        for j in range(low, high):
-            bin_of[j] = min(max(np.int32((row[j] - least) * scale), 0), BINS - 1)
-            if row[j] > -np.inf:
-                ends[bin_of[j] + 1] += 1
-                total += 1
-        if total == 0:
-            out[r] = 0.0
-            continue
-        for b in range(BINS):
-            ends[b + 1] += ends[b]
-        for j in range(low, high):
-            if row[j] > -np.inf:
-                places[ends[bin_of[j]]] = j
-                ends[bin_of[j]] += 1
-        done, number, once, twice = 0, 0.0, 0.0, 0.0
-        for k in range(tops.shape[0] - 1, -1, -1):
-            lighter = max(total - tops[k], 0)
-            b = bin_of[places[max(lighter - 1, 0)]]
-            begin, end = max(done, ends[b - 1] if b > 0 else 0), ends[b]
-            gap = (end - begin) // 2 if done < lighter < end else 0
-            while gap > 0:  # sorted by insertion, in smaller and smaller steps
-                for a in range(begin + gap, end):
-                    j, c = places[a], a
-                    while c >= begin + gap and row[places[c - gap]] > row[j]:
-                        places[c] = places[c - gap]
-                        c -= gap
-                    places[c] = j
-                gap //= 2
-            for a in range(done, lighter):
-                j = places[a]
-                if free[j]:
-                    number += 1.0
-                    once += part[r, j]
-                    twice += part[r, j] * part[r, j]
-            done = lighter
-            out[r, 0, k], out[r, 1, k], out[r, 2, k] = number, once, twice
+            if mark[j] != stamp and not (holes and scores[r, j] == -np.inf):
+                chosen[number] = j
+                number += 1
+        return number
+    for _ in range(size):
+        if number - kept == n:
+            break
+        j = order[w, place]
+        place = place + 1 if place + 1 < size else 0
+        if low <= j < high and mark[j] != stamp and not (holes and scores[r, j] == -np.inf):
+            mark[j] = stamp
+            chosen[number] = j
+            number += 1
+    return number
 
 
-def weigh(start: int, stop: int, scores: Any, chosen: Any, counts: Any, rest: Any, sink: Any) -> None:
-    """Softmax over what is read, in place of the scores: nothing for other keys."""
-    group, most_read = scores.shape[0] // counts.shape[0], chosen.shape[1]
-    share = np.empty(most_read, np.float32)
-    for r in range(start * group, stop * group):
-        u, row, most = r // group, scores[r], sink[r]
-        size, more = counts[u, 0] + counts[u, 1], np.float32(0)
-        if rest[u] and counts[u, 1] > 0:
-            more = np.float32(np.log(counts[u, 2] / counts[u, 1]))
-        for k in range(size):
-            j = chosen[u, k]
-            share[k] = row[j] if j >= 0 else row[-1 - j] + more
-            most = max(most, share[k])
-        mass = np.exp(sink[r] - most) if size > 0 else np.float32(1)
-        for k in range(size):
-            share[k] = np.exp(share[k] - most)
-            mass += share[k]
-        row[:] = 0.0
-        for k in range(size):
-            row[max(chosen[u, k], -1 - chosen[u, k])] = share[k] / mass
+@part
+def exponentials(x: Any, size: int, most: Any, powers: Any) -> Any:
+    """x becomes e^(x − most), to float32's precision: 2^k e^r, k whole and |r| ≤ ln 2 / 2. Returns the sum."""
+    scale, total = powers.view(np.float32), np.float32(0)
+    for k in range(size):
+        y = max(x[k] - most, np.float32(-87))
+        whole = np.floor(y * LOG2E + np.float32(0.5))
+        r = y - whole * LN2_HIGH - whole * LN2_LOW
+        p = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+        p = p * r + np.float32(8.3334519073e-3)
+        p = p * r + np.float32(4.1665795894e-2)
+        p = p * r + np.float32(1.6666665459e-1)
+        p = p * r + np.float32(5.0000001201e-1)
+        x[k] = p * r * r + r + np.float32(1)
+        powers[k] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    for k in range(size):
+        x[k] *= scale[k]
+        total += x[k]
+    return total
 
 
-def attend(
+@part
+def average(
+    share: Any, size: int, chosen: Any, sink: Any, values: Any, pair: int, powers: Any, out: Any, r: int
+) -> None:
+    """out = Σ e^share v / (e^sink + Σ e^share) over the chosen keys, four at a time."""
+    most, dv = sink, out.shape[1]
+    for k in range(size):
+        most = share[k] if share[k] > most else most
+    for x in range(dv):
+        out[r, x] = np.float32(0)
+    if most == -np.inf:
+        return
+    inverse = np.float32(1) / (exponentials(share, size, most, powers) + np.exp(sink - most))
+    for k in range(size, -(-size // 4) * 4):
+        share[k], chosen[k] = np.float32(0), chosen[0]
+    for k in range(0, size, 4):
+        a, b, c, d = (
+            share[k] * inverse,
+            share[k + 1] * inverse,
+            share[k + 2] * inverse,
+            share[k + 3] * inverse,
+        )
+        i, j, l, m = chosen[k], chosen[k + 1], chosen[k + 2], chosen[k + 3]
+        for x in range(dv):
+            first, second = (
+                a * values[pair, i, x] + b * values[pair, j, x],
+                c * values[pair, l, x] + d * values[pair, m, x],
+            )
+            out[r, x] += first + second
+
+
+@part
+def split(scores: Any, r: int, wanted: int, work: Any, found: Any, others: Any, number: int) -> int:
+    """Leaves the `wanted` best of what was found, and puts the others into `others`."""
+    if number <= wanted:
+        return number
+    least, above, kept, gone = LOWEST, 0, 0, 0
+    if wanted > 0:
+        for k in range(number):
+            work[k] = scores[r, found[k]]
+        least = nth(work, number, wanted, 0)
+        for k in range(number):
+            above += work[k] > least
+    equal = wanted - above
+    for k in range(number):
+        best = wanted > 0 and (work[k] > least or (work[k] == least and equal > 0))
+        equal -= best and work[k] == least
+        place = found[k]
+        found[kept], others[gone] = place, place  # one of them is written over
+        kept, gone = kept + best, gone + (not best)
+    return kept
+
+
+@part
+def choose(
+    scores: Any,
+    best: Any,
+    r: int,
+    step: int,
+    group: int,
+    seen: Any,
+    placed: Any,
+    top: Any,
+    n: Any,
+    order: Any,
+    begin: Any,
+    mark: Any,
+    work: Any,
+    found: Any,
+    others: Any,
+    chosen: Any,
+) -> Any:
+    """Lists what the rows r, r + step, … of a group read: how many are kept, and how many these are with the drawn ones.
+    best: of every tile of keys, if there is any; from mark on: room to work in."""
+    kept, stamp = 0, r + 1
+    for row in range(r, r + group * step, step):
+        number = 0
+        if top[row] > 0:
+            low, high = seen[row, 0], seen[row, 1]
+            if best.shape[1] > 0:
+                number = candidates_of_tiles(scores, best, row, low, high, top[row], work, found)
+            else:
+                number = candidates(scores, row, low, high, top[row], work, found)
+            number = split(scores, row, top[row], work, found, others, number)
+        kept = keep(scores, row, seen, placed, found, number, mark, stamp, chosen, kept)
+    return kept, draw(scores, r, seen, n[r], order, r // (step * group), begin[r], mark, stamp, chosen, kept)
+
+
+@part
+def stands_for(weighs: Any, seen: int, kept: int, total: int) -> Any:
+    """log of the keys that a drawn one stands for."""
+    return np.float32(np.log((seen - kept) / (total - kept)) if weighs and total > kept else 0.0)
+
+
+def attend_texts(
+    start: int,
+    stop: int,
+    scores: Any,
+    values: Any,
+    seen: Any,
+    placed: Any,
+    top: Any,
+    n: Any,
+    order: Any,
+    begin: Any,
+    rest: Any,
+    sink: Any,
+    out: Any,
+    read: Any,
+    together: Any,
+) -> None:
+    """Outputs of rows (texts, heads, m), and how many keys they read: each, and those of a key head together, (key heads, m).
+    One step is one query of all heads of a key head."""
+    keys, m = scores.shape[1], together.shape[1]
+    per_key, group = len(scores) // (len(values) * m), len(scores) // (len(order) * m)
+    best, mark, union = np.empty((0, 0), np.float32), np.zeros(keys, np.int64), np.full(keys, -1, np.int64)
+    chosen, powers = np.empty(keys + 3, np.int32), np.empty(keys, np.int32)
+    found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
+    work, share = np.empty(keys, np.float32), np.empty(keys + 3, np.float32)
+    for unit in range(start, stop):
+        pair, i = unit // m, unit % m
+        together[pair, i] = 0
+        for first in range(pair * per_key, (pair + 1) * per_key, group):
+            r = first * m + i
+            kept, total = choose(
+                scores,
+                best,
+                r,
+                m,
+                group,
+                seen,
+                placed,
+                top,
+                n,
+                order,
+                begin,
+                mark,
+                work,
+                found,
+                others,
+                chosen,
+            )
+            more = stands_for(rest[r], seen[r, 2], kept, total)
+            for row in range(r, r + group * m, m):
+                for k in range(total):
+                    share[k] = scores[row, chosen[k]]
+                for k in range(kept, total):
+                    share[k] += more
+                average(share, total, chosen, sink[row], values, pair, powers, out, row)
+                read[row] = total
+            for k in range(total):
+                together[pair, i] += union[chosen[k]] != unit
+                union[chosen[k]] = unit
+
+
+def attend_steps(
     start: int,
     stop: int,
     query: Any,
     key: Any,
-    value: Any,
-    chosen: Any,
-    counts: Any,
+    values: Any,
+    scores: Any,
+    best: Any,
+    seen: Any,
+    placed: Any,
+    top: Any,
+    n: Any,
+    order: Any,
+    begin: Any,
     rest: Any,
     numbers: Any,
     sink: Any,
-    weights: Any,
     out: Any,
+    chosen: Any,
+    read: Any,
 ) -> None:
-    """Softmax over the chosen keys, drawn ones weighing for all that is left where `rest` says so.
-    numbers: the scale of scores and their cap (0: none)."""
-    heads, per_key = query.shape[0] // key.shape[0], query.shape[0] // (key.shape[0] * key.shape[1])
-    group, d, dv = query.shape[0] // counts.shape[0], key.shape[3], value.shape[3]
-    scale, cap = numbers[0], numbers[1]
+    """The same for one query a head, chosen by the scores of int8 copies: exact scores and values are read of chosen keys only.
+    numbers: the scale of scores and their cap (0: none). One step is a group of heads; what it reads is listed."""
+    keys, d, dv, group, per_key = (
+        scores.shape[1],
+        key.shape[2],
+        values.shape[2],
+        len(query) // len(read),
+        len(query) // len(key),
+    )
+    mark = np.zeros(keys, np.int64)
+    listed, powers = np.empty(keys + 3, np.int32), np.empty(keys, np.int32)
+    found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
+    work, share = np.empty(keys, np.float32), np.empty((group, keys + 3), np.float32)
+    scale, cap, flat_keys, flat_values = numbers[0], numbers[1], key.reshape(-1), values.reshape(-1)
     for u in range(start, stop):
-        text, head = u * group // heads, u * group % heads // per_key
-        keys, values, size = key[text, head], value[text, head], counts[u, 0] + counts[u, 1]
-        flat_keys, flat_values = keys.reshape(-1), values.reshape(-1)
-        more = np.float32(0)
-        if rest[u] and counts[u, 1] > 0:
-            more = np.float32(np.log(counts[u, 2] / counts[u, 1]))
-        for k in range(size):
-            j, later = np.int64(chosen[u, k]), np.int64(chosen[u, min(k + AHEAD, size - 1)])
-            added = more if j < 0 else np.float32(0)
-            row, later = np.uint64(max(j, -1 - j)), max(later, -1 - later)
+        r, pair = u * group, u * group // per_key
+        kept, total = choose(
+            scores, best, r, 1, group, seen, placed, top, n, order, begin, mark, work, found, others, listed
+        )
+        more = stands_for(rest[r], seen[r, 2], kept, total)
+        for k in range(total):
+            j, later = listed[k], np.int64(pair * key.shape[1] + listed[min(k + AHEAD, total - 1)])
             for line in range(0, d, LINE):
                 prefetch(flat_keys, later * d + line)
-            for line in range(0, dv, LINE):  # for the next loop
+            for line in range(0, dv, LINE):  # for the average
                 prefetch(flat_values, later * dv + line)
             for g in range(group):
-                total = np.float32(0)
+                score = np.float32(0)
                 for x in range(d):
-                    total += query[u * group + g, x] * keys[row, x]
-                total *= scale
-                weights[u, g, k] = (cap * np.tanh(total / cap) if cap > 0 else total) + added
+                    score += query[r + g, x] * key[pair, j, x]
+                score *= scale
+                score = cap * np.tanh(score / cap) if cap > 0 else score
+                share[g, k] = score + more if k >= kept else score
         for g in range(group):
-            share, most = weights[u, g, :size], sink[u * group + g]
-            for k in range(size):
-                most = max(most, share[k])
-            mass = np.exp(sink[u * group + g] - most) if size > 0 else np.float32(1)
-            for k in range(size):
-                share[k] = np.exp(share[k] - most)
-                mass += share[k]
-            share /= mass
-            out[u * group + g, :] = 0.0
-        for k in range(size):
-            j, later = np.int64(chosen[u, k]), np.int64(chosen[u, min(k + AHEAD, size - 1)])
-            row, later = np.uint64(max(j, -1 - j)), max(later, -1 - later)
-            for line in range(0, dv, LINE):
-                prefetch(flat_values, later * dv + line)
-            for g in range(group):
-                weight = weights[u, g, k]
-                for x in range(dv):
-                    out[u * group + g, x] += weight * values[row, x]
+            average(share[g], total, listed, sink[r + g], values, pair, powers, out, r + g)
+        read[u] = total
+        chosen[u, :total] = listed[:total]
+
+
+def count_together(start: int, stop: int, chosen: Any, read: Any, keys: Any, together: Any) -> None:
+    """How many different keys the groups of heads of each key head have chosen; keys: so many there are."""
+    union, groups = np.full(len(keys), -1, np.int64), len(read) // len(together)
+    for pair in range(start, stop):
+        together[pair] = 0
+        for u in range(pair * groups, (pair + 1) * groups):
+            for k in range(read[u]):
+                together[pair] += union[chosen[u, k]] != pair
+                union[chosen[u, k]] = pair
+
+
+def rest_sums(
+    start: int, stop: int, scores: Any, part: Any, seen: Any, placed: Any, tops: Any, out: Any
+) -> None:
+    """Number, Σ part and Σ part² over what is seen and not `placed`, without the best tops[k], the lightest first. Scores of hidden
+    keys are −∞."""
+    keys = scores.shape[1]
+    mark, work = np.zeros(keys, np.int64), np.empty(keys, np.float32)
+    found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
+    for r in range(start, stop):
+        low, high, size = seen[r, 0], seen[r, 1], 0
+        for side in range(0, placed.shape[1], 2):
+            mark[max(placed[r, side], low) : max(min(placed[r, side + 1], high), low)] = r + 1
+        for j in range(low, high, LANES):
+            size = reaching(scores, r, j, high, LOWEST, found, size)
+        number, once, twice = 0.0, 0.0, 0.0
+        for k in range(len(tops) - 1, -1, -1):
+            left = split(scores, r, tops[k], work, found, others, size)
+            for a in range(size - left):
+                if mark[others[a]] != r + 1:
+                    number += 1.0
+                    once += part[r, others[a]]
+                    twice += part[r, others[a]] * part[r, others[a]]
+            out[r, 0, k], out[r, 1, k], out[r, 2, k] = number, once, twice
+            size = left

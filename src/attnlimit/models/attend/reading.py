@@ -1,7 +1,7 @@
-"""The weights of the keys that queries read, from their scores: what they keep, and n drawn of the rest.
+"""Attention over the keys that queries read, from their scores: what they keep, and n drawn of the rest.
 
-Drawn keys' weights are multiplied by c, the keys that each stands for, and those of keys that are not read are 0. Compiled
-where numba is there (attnlimit.models.attend.loops), in plain torch elsewhere.
+Drawn keys' weights are multiplied by c, the keys that each stands for. Compiled where numba is there
+(attnlimit.models.attend.loops), in plain torch elsewhere.
 """
 
 from __future__ import annotations
@@ -51,15 +51,25 @@ class Wanted:
         parts = {name: getattr(self, name)[:, heads] for name in ("seen", "placed", "top", "n", "start")}
         return replace(self, rest=self.rest[heads], group=1, **parts)
 
-    def by_group(self, one: Tensor) -> Tensor:
-        """Numbers (b, h, m) of the first head of each group, in one row."""
-        return one[:, :: self.group].reshape(-1).contiguous()
+    def rows(self) -> tuple[Tensor, ...]:
+        """One row for each query of each text and head, as the compiled loops have it: seen, placed, top, n, order, start."""
+        parts = [self.seen, self.placed, self.top, self.n, self.order, self.start]
+        return tuple(
+            one.reshape(-1, one.shape[-1]).contiguous() if k in (0, 1, 4) else one.reshape(-1).contiguous()
+            for k, one in enumerate(parts)
+        )
 
-    def by_row(self, one: Tensor) -> Tensor:
-        """(b, h, m, k) as rows with the heads of a group side by side."""
-        if self.group > 1:
-            one = one.unflatten(1, (-1, self.group)).transpose(2, 3).contiguous()
-        return one.reshape(-1, one.shape[-1]).contiguous()
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What queries read: the outputs, and numbers of keys."""
+
+    output: Float[Tensor, "b m h dv"]
+    seen: Int[Tensor, "b h m"]
+    distinct: Int[Tensor, "b h m"]
+    """Keys that each head read."""
+    together: Int[Tensor, "b key_heads m"]
+    """Keys that the heads of a key head read together."""
 
 
 def is_compiled(scores: Tensor) -> bool:
@@ -67,29 +77,22 @@ def is_compiled(scores: Tensor) -> bool:
     return has_numba() and scores.device.type == "cpu" and scores.dtype == torch.float32
 
 
-def read_weights(
-    call: Call, scores: Float[Tensor, "b h m keys"], wanted: Wanted
-) -> tuple[Float[Tensor, "b h m keys"], Bool[Tensor, "b h m keys"]]:
-    """Softmax weights of all keys, and which are read. Scores of hidden keys between others are −∞; the scores may be written
-    over."""
+def read_keys(
+    call: Call, scores: Float[Tensor, "b h m keys"], values: Float[Tensor, "b _ _ dv"], wanted: Wanted
+) -> Read:
+    """Attention over what m queries are to read, of the first keys. Scores of hidden keys between others are −∞."""
     if not is_compiled(scores):
-        return _plain_weights(call, scores, wanted)
+        return _plainly(call, scores, values, wanted)
     from attnlimit.models.attend import loops
 
-    size, heads, m, keys = scores.shape
-    rows = wanted.by_row(scores)
-    seen = wanted.by_row(wanted.seen)
-    best = torch.empty(len(rows), -(-keys // loops.TILE))
-    run_compiled(loops.tile, len(rows), rows, seen, best)
-    marks, chosen, counts = choose_keys(rows, best, seen, wanted)
-    sinks = wanted.by_row(sink_scores(call)[:, None, None].expand(size, heads, m, 1))
-    rest = wanted.by_group(wanted.rest[:, None].expand(size, heads, m))
-    run_compiled(loops.weigh, len(counts), rows, chosen, counts, rest, sinks.view(-1))
-    read = ((marks == 1) | (marks == 2))[:, :keys].view(size, -1, m, keys)
-    if wanted.group == 1:
-        return rows.view(scores.shape), read
-    weights = rows.view(size, -1, m, wanted.group, keys).transpose(2, 3).reshape(scores.shape)
-    return weights, read.repeat_interleave(wanted.group, 1)
+    (size, heads, m, keys), key_heads = scores.shape, values.shape[1]
+    out, distinct = scores.new_empty(size, heads, m, values.shape[-1]), torch.empty_like(wanted.n)
+    together = distinct.new_empty(size, key_heads, m)
+    flat = [scores.contiguous().view(-1, keys), values.contiguous().flatten(0, 1), *wanted.rows()]
+    rest, sink = (one[:, None].expand(size, heads, m).reshape(-1) for one in (wanted.rest, sink_scores(call)))
+    results = (out.flatten(0, 2), distinct.view(-1), together.view(-1, m))
+    run_compiled(loops.attend_texts, size * key_heads * m, *flat, rest, sink, *results)
+    return Read(out.transpose(1, 2), wanted.seen[..., 2], distinct, together)
 
 
 def sink_scores(call: Call) -> Float[Tensor, " h"]:
@@ -97,26 +100,7 @@ def sink_scores(call: Call) -> Float[Tensor, " h"]:
     return torch.full((call.heads,), -torch.inf) if call.sink is None else call.sink.float()
 
 
-def choose_keys(
-    rows: Tensor, best: Tensor, seen: Int[Tensor, "rows 3"], wanted: Wanted
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Marks, list and counts of what groups of rows read, as attnlimit.models.attend.loops has them."""
-    from attnlimit.models.attend import loops
-
-    groups, keys = len(rows) // wanted.group, rows.shape[1]
-    marks = torch.empty(groups, -(-keys // 8) * 8, dtype=torch.int8)
-    counts = torch.empty(groups, 3, dtype=torch.int64)
-    placed = wanted.by_row(wanted.placed)
-    top, n = wanted.by_row(wanted.top[..., None]).view(-1), wanted.by_group(wanted.n)
-    run_compiled(loops.keep, groups, rows, best, seen, placed, top, marks)
-    most = (placed[:, 1::2] - placed[:, ::2]).sum(1).view(groups, -1).sum(1) + top.view(groups, -1).sum(1) + n
-    chosen = torch.empty(groups, min(keys, int(most.max())), dtype=torch.int32)
-    order = wanted.order.reshape(-1, wanted.order.shape[-1])
-    run_compiled(loops.draw, groups, seen, n, order, wanted.by_group(wanted.start), marks, chosen, counts)
-    return marks, chosen, counts
-
-
-def _plain_weights(call: Call, scores: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
+def _plainly(call: Call, scores: Tensor, values: Tensor, wanted: Wanted) -> Read:
     place = torch.arange(scores.shape[-1], device=scores.device)
     seen = (place >= wanted.seen[..., :1]) & (place < wanted.seen[..., 1:2]) & (scores > -torch.inf)
     scores = scores.masked_fill(~seen, -torch.inf)
@@ -135,8 +119,12 @@ def _plain_weights(call: Call, scores: Tensor, wanted: Wanted) -> tuple[Tensor, 
     )
     taken = first_of_order(seen & ~kept, order, n, start)
     stands_for = (left / torch.minimum(left, n).clamp_min(1)).log().where(wanted.rest[:, None, None], 0.0)
-    read = torch.where(taken, scores + stands_for.to(scores), scores).masked_fill(~(kept | taken), -torch.inf)
-    return call.weights(read), kept | taken
+    read = kept | taken
+    scores = torch.where(taken, scores + stands_for.to(scores), scores).masked_fill(~read, -torch.inf)
+    weights = call.weights(scores).unflatten(1, (values.shape[1], -1)).flatten(2, 3)
+    out = (weights @ values[:, :, : len(place)].to(weights)).view(*scores.shape[:3], -1)
+    together = read.unflatten(1, (values.shape[1], -1)).any(2).sum(-1)
+    return Read(out.transpose(1, 2), wanted.seen[..., 2], read.sum(-1), together)
 
 
 def rest_sums(
@@ -150,7 +138,7 @@ def rest_sums(
 
         sums = torch.zeros(*scores.shape[:3], 3, len(TOPS), dtype=torch.float64)
         rows = [one.contiguous().flatten(0, 2) for one in (scores, part, wanted.seen, wanted.placed)]
-        run_compiled(loops.rest, len(rows[0]), *rows, tops, sums.view(-1, 3, len(TOPS)))
+        run_compiled(loops.rest_sums, len(rows[0]), *rows, tops, sums.view(-1, 3, len(TOPS)))
         return tuple(sums.float().unbind(-2))
     free = (scores > -torch.inf) & ~wanted.inside(scores.shape[-1])
     best = scores.topk(min(TOPS[-1], scores.shape[-1]), dim=-1).indices

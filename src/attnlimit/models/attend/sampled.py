@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.inputs import Seeded, as_generator
 from attnlimit.models.attend.decoding import Decoder
-from attnlimit.models.attend.dense import Sizes, dense_blocks, seen_keys
+from attnlimit.models.attend.dense import Sizes, attend_densely, seen_limits
 from attnlimit.models.attend.draws import Stream
+from attnlimit.models.attend.reading import Read
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.interface import Call, observe
 
@@ -58,21 +59,14 @@ class Attended:
     def keys_per_query(self) -> Float[Tensor, "layers heads"]:
         return self.keys / self.queries
 
-    def count(
-        self,
-        call: Call,
-        rows: Int[Tensor, " m"],
-        distinct: Int[Tensor, "b _ m"],
-        seen: Int[Tensor, "b _ m"],
-        together: Int[Tensor, "b key_heads m"],
-    ) -> None:
-        """Add some queries of a call: keys that each head reads and sees, and that all heads of a key head read."""
-        real = real_queries(call, rows)[:, None].double()
+    def count(self, call: Call, read: Read) -> None:
+        """Add the queries of a call."""
+        real = real_queries(call)[:, None].double()
         for total, part in (
-            (self.keys, distinct),
-            (self.seen, seen),
+            (self.keys, read.distinct),
+            (self.seen, read.seen),
             (self.queries, real.bool()),
-            (self.group, together.repeat_interleave(call.groups, 1)),
+            (self.group, read.together.repeat_interleave(call.groups, 1)),
         ):
             total[call.layer] += (part * real).sum((0, 2)).cpu()
 
@@ -122,9 +116,8 @@ def sampled_attention(
         chosen = budgets.layer(call.layer)
         step = None if sizes is not None else decoder.step(call, chosen)
         if step is not None:
-            row = torch.zeros(1, dtype=torch.long)
-            _refuse_nothing(call, chosen, row, step.distinct, step.seen)
-            attended.count(call, row, step.distinct, step.seen, step.together)
+            _refuse_nothing(call, chosen, step)
+            attended.count(call, step)
             return step.output
         return sampled_output(
             call, chosen, source, per_query=per_query, attended=attended, sizes=sizes, group=budgets.group
@@ -158,34 +151,29 @@ def sampled_output(
     ]
     full = [head for head, one in enumerate(budgets) if one.n is None]
     if len(full) == heads:
-        return _full_output(call, attended)
-    out = call.value.new_zeros(size, length, heads, call.value.shape[-1])
-    for rows, answer, seen, read in dense_blocks(call, budgets, streams, sizes, group):
-        out[:, rows] = answer.transpose(1, 2)
-        distinct = read.sum(-1)
-        _refuse_nothing(call, budgets, rows, distinct, seen)
-        if attended is not None:
-            together = read.unflatten(1, (-1, call.groups)).any(2) if call.groups > 1 else read
-            attended.count(call, rows, distinct, seen, together.sum(-1))
-    if full:
+        read = _full(call)
+    else:
+        read = attend_densely(call, budgets, streams, sizes, group)
+        _refuse_nothing(call, budgets, read)
+    if attended is not None:
+        attended.count(call, read)
+    out = read.output.to(call.value.dtype)
+    if 0 < len(full) < heads:
         out[:, :, full] = call.output()[:, :, full]
     return out
 
 
-def _full_output(call: Call, attended: Attended | None) -> Tensor:
-    if attended is not None:
-        for rows in call.blocks(1):
-            seen = seen_keys(call, rows).sum(-1).expand(len(call.query), -1, len(rows))
-            attended.count(call, rows, seen, seen, seen[:, :1].expand(-1, call.key.shape[1], -1))
-    return call.output()
+def _full(call: Call) -> Read:
+    texts, heads = call.query.shape[:2]
+    blocks = [seen_limits(call, rows)[..., 2].expand(texts, heads, len(rows)) for rows in call.blocks(1)]
+    seen = torch.cat(blocks, 2)
+    return Read(call.output(), seen, seen, seen[:, :1].expand(-1, call.key.shape[1], -1))
 
 
-def _refuse_nothing(
-    call: Call, budgets: Sequence[HeadBudget], rows: Tensor, distinct: Tensor, seen: Tensor
-) -> None:
-    nothing = (distinct == 0) & (seen > 0)
+def _refuse_nothing(call: Call, budgets: Sequence[HeadBudget], read: Read) -> None:
+    nothing = (read.distinct == 0) & (read.seen > 0)
     if call.sink is None and bool(nothing.any()):
-        nothing &= real_queries(call, rows)[:, None]
+        nothing &= real_queries(call)[:, None]
         if not bool(nothing.any()):
             return
         one = budgets[int(nothing.nonzero()[0, 1])]
@@ -195,8 +183,8 @@ def _refuse_nothing(
         )
 
 
-def real_queries(call: Call, rows: Int[Tensor, " m"]) -> Bool[Tensor, "b m"]:
+def real_queries(call: Call) -> Bool[Tensor, "b m"]:
     """Which queries are no padding, as far as the model says."""
     if call.real is None:
-        return torch.ones(len(call.query), len(rows), dtype=torch.bool, device=rows.device)
-    return call.real[:, rows.to(call.real.device)].to(rows.device)
+        return torch.ones(len(call.query), call.query.shape[2], dtype=torch.bool, device=call.query.device)
+    return call.real.to(call.query.device)

@@ -158,11 +158,11 @@ class Answer:
         return self.interval(errors.sum((0, 1)).double())
 
     def interval(self, by_query: Float[Tensor, " queries"], level: float = 0.95) -> Predicted:
-        """What the queries say, times what became of such errors in trials; as sure as trials in several passages agree (a
-        t interval of their mean), or, without, as passages drawn anew and queries in each of them."""
+        """What the queries say, times what became of such errors in trials; as sure as trials in three passages or more
+        agree (a t interval of their mean), else as passages drawn anew and queries in each of them."""
         value = float(by_query.mean())
         found = self.found_over_predicted(value)
-        if len(found) > 1 and value > 0:
+        if len(found) > 2 and value > 0:
             factor = float(found.mean())
             width = (
                 scipy.special.stdtrit(len(found) - 1, (1 + level) / 2)

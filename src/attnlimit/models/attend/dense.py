@@ -105,7 +105,10 @@ class Layer:
         sizes: Sizes | None = None,
         group: int = 1,
     ) -> None:
-        self.call, self.budgets, self.sizes, self.group = call, budgets, sizes, group
+        self.call = replace(
+            call, query=call.query.contiguous(), key=call.key.contiguous()
+        )  # once, not block by block
+        self.budgets, self.sizes, self.group = budgets, sizes, group
         device, keys = call.query.device, call.key.shape[2]
         self.n = torch.tensor([keys if one.n is None else one.n for one in budgets], device=device)[:, None]
         self.top = torch.tensor([one.sampling.kept.top for one in budgets], device=device)[:, None]

@@ -16,7 +16,7 @@ import numpy as np
 from attnlimit.numerics.compiled import part
 from attnlimit.numerics.instructions import LANES, prefetch, reaching
 
-AHEAD = 16
+AHEAD = 8
 """How many keys before it is read a key is asked for."""
 LINE = 16
 """Numbers that memory gives at once."""
@@ -186,11 +186,11 @@ def average(
             share[k + 2] * inverse,
             share[k + 3] * inverse,
         )
-        i, j, l, m = chosen[k], chosen[k + 1], chosen[k + 2], chosen[k + 3]
+        i, j, o, u = chosen[k], chosen[k + 1], chosen[k + 2], chosen[k + 3]
         for x in range(dv):
             first, second = (
                 a * values[pair, i, x] + b * values[pair, j, x],
-                c * values[pair, l, x] + d * values[pair, m, x],
+                c * values[pair, o, x] + d * values[pair, u, x],
             )
             out[r, x] += first + second
 

@@ -46,36 +46,81 @@ prefetch: Any = intrinsic(_prefetch)
 """prefetch(array, place): the cache line of one entry of a flat array. The place is not checked: nothing is read."""
 
 
+def _lanes(target: Any, builder: Any, kind: Any, array: Any, first: Any, room: Any) -> tuple[Any, Any]:
+    """Numbers of a flat float32 array from a place on, and which of them are among the next `room`."""
+    vector, whole = ir.VectorType(REAL, LANES), ir.VectorType(WHOLE, LANES)
+    near = builder.select(builder.icmp_signed("<", room, LONG(LANES)), room, LONG(LANES))
+    inside = builder.icmp_signed("<", whole(list(range(LANES))), _spread(builder, builder.trunc(near, WHOLE)))
+    address = builder.bitcast(_place(target, builder, kind, array, first), vector.as_pointer())
+    name, nothing = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", vector([float("-inf")] * LANES)
+    return _call(builder, name, vector, address, WHOLE(4), inside, nothing), inside
+
+
+def _many(builder: Any, lanes: Any) -> Any:
+    return builder.zext(builder.ctpop(builder.bitcast(lanes, ir.IntType(LANES))), LONG)
+
+
+def _row_start(target: Any, builder: Any, kind: Any, rows: Any, r: Any, start: Any) -> Any:
+    length = builder.extract_value(target.make_array(kind)(target, builder, rows).shape, 1)
+    return builder.add(builder.mul(r, length), start)
+
+
+def _reach(context: Any, values: Any, start: Any, end: Any, least: Any) -> Any:
+    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+        values, start, end, least = given
+        room = builder.sub(end, start)
+        numbers, inside = _lanes(target, builder, signature.args[0], values, start, room)
+        return _many(
+            builder, builder.and_(inside, builder.fcmp_ordered(">=", numbers, _spread(builder, least)))
+        )
+
+    return types.int64(values, types.int64, types.int64, types.float32), make
+
+
+reach: Any = intrinsic(_reach)
+"""reach(values, start, end, least): how many of the next LANES values before `end` are at least `least`."""
+
+
 def _reaching(
     context: Any, rows: Any, r: Any, start: Any, end: Any, least: Any, found: Any, number: Any
 ) -> Any:
-    signature = types.int64(rows, types.int64, types.int64, types.int64, types.float32, found, types.int64)
-
     def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
         rows, r, start, end, least, found, number = given
-        vector, lanes = ir.VectorType(REAL, LANES), ir.VectorType(WHOLE, LANES)
-        place = builder.add(_spread(builder, builder.trunc(start, WHOLE)), lanes(list(range(LANES))))
-        inside = builder.icmp_signed("<", place, _spread(builder, builder.trunc(end, WHOLE)))
-        length = builder.extract_value(target.make_array(signature.args[0])(target, builder, rows).shape, 1)
-        first = builder.add(builder.mul(r, length), start)
-        address = builder.bitcast(
-            _place(target, builder, signature.args[0], rows, first), vector.as_pointer()
-        )
-        nothing = vector([float("-inf")] * LANES)
-        name = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32"
-        given_here = _call(builder, name, vector, address, WHOLE(4), inside, nothing)
-        hit = builder.and_(inside, builder.fcmp_ordered(">=", given_here, _spread(builder, least)))
+        first = _row_start(target, builder, signature.args[0], rows, r, start)
+        numbers, inside = _lanes(target, builder, signature.args[0], rows, first, builder.sub(end, start))
+        hit = builder.and_(inside, builder.fcmp_ordered(">=", numbers, _spread(builder, least)))
+        count = ir.VectorType(WHOLE, LANES)(list(range(LANES)))
+        place = builder.add(_spread(builder, builder.trunc(start, WHOLE)), count)
         to = _place(target, builder, signature.args[5], found, number)
         _call(builder, f"llvm.masked.compressstore.v{LANES}i32", ir.VoidType(), place, to, hit)
-        many = builder.ctpop(builder.bitcast(hit, ir.IntType(LANES)))
-        return builder.add(number, builder.zext(many, LONG))
+        return builder.add(number, _many(builder, hit))
 
-    return signature, make
+    return types.int64(rows, types.int64, types.int64, types.int64, types.float32, found, types.int64), make
 
 
 reaching: Any = intrinsic(_reaching)
 """reaching(rows, r, start, end, least, found, number): puts the places of row r from start on, at most LANES and before `end`, whose
 float32 is at least `least` into the int32 array `found` from `number` on. Returns number + how many."""
+
+
+def _raise_to(context: Any, rows: Any, r: Any, start: Any, end: Any, best: Any, place: Any) -> Any:
+    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+        rows, r, start, end, best, place = given
+        first = _row_start(target, builder, signature.args[0], rows, r, start)
+        numbers, _ = _lanes(target, builder, signature.args[0], rows, first, builder.sub(end, start))
+        address = _place(target, builder, signature.args[4], best, place)
+        address = builder.bitcast(address, numbers.type.as_pointer())
+        before = builder.load(address, align=4)
+        larger = builder.fcmp_ordered(">", numbers, before)
+        builder.store(builder.select(larger, numbers, before), address, align=4)
+        return target.get_dummy_value()
+
+    return types.void(rows, types.int64, types.int64, types.int64, best, types.int64), make
+
+
+raise_to: Any = intrinsic(_raise_to)
+"""raise_to(rows, r, start, end, best, place): LANES entries of `best` from `place` on become the larger of themselves and those of
+row r from start on, before `end`."""
 
 
 def _tile_scores(context: Any, tiles: Any, t: Any, query: Any, r: Any, scores: Any, place: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnlimit.numerics.compiled import part
-from attnlimit.numerics.instructions import LANES, prefetch, reaching
+from attnlimit.numerics.instructions import LANES, prefetch, raise_to, reach, reaching
 
 AHEAD = 8
 """How many keys before it is read a key is asked for."""
@@ -31,20 +31,24 @@ def nth(values: Any, size: int, wanted: int, more: int) -> Any:
     for k in range(size):
         low = values[k] if values[k] < low else low
         high = values[k] if values[k] > high else high
-    middle = high
+    middle, halve, below, above = high, False, size, 0  # numbers that reach low and high
     while True:
-        number = np.int32(0)
-        for k in range(size):
-            number = np.int32(number + np.int32(values[k] >= middle))
+        number = 0
+        for k in range(0, size, LANES):
+            number += reach(values, k, size, middle)
         if wanted <= number <= wanted + more:
             return middle
         if number >= wanted:
-            low = middle
+            low, below = middle, number
         else:
-            high = middle
-        middle = low + np.float32(0.5) * (high - low)
+            high, above = middle, number
+        share = 0.5 if halve else (wanted + 0.5 * more - above) / (below - above)
+        halve = not halve
+        middle = high - np.float32(share) * (high - low)
         if not low < middle < high:
-            return low
+            middle = low + np.float32(0.5) * (high - low)
+            if not low < middle < high:
+                return low
 
 
 @part
@@ -52,10 +56,10 @@ def candidates(scores: Any, r: int, low: int, high: int, wanted: int, work: Any,
     """Finds the places of the `wanted` best scores of a row, and of some others nearly as good."""
     width, least, number = LANES * (wanted // 8 + 1), LOWEST, 0
     if 2 * width < high - low:  # if so many columns have one at least as good, so many keys are
-        work[:width] = LOWEST
-        for base in range(low, high, width):
-            for c in range(min(width, high - base)):
-                work[c] = scores[r, base + c] if scores[r, base + c] > work[c] else work[c]
+        for c in range(width):
+            work[c] = LOWEST
+        for j in range(low, high, LANES):
+            raise_to(scores, r, j, high, work, (j - low) % width)
         least = nth(work, width, wanted, wanted // 8)
     for j in range(low, high, LANES):
         number = reaching(scores, r, j, high, least, found, number)
@@ -69,7 +73,8 @@ def candidates_of_tiles(
     """The same, where the best score of every tile of LANES keys is known."""
     first, last, least, number = low // LANES, -(-high // LANES), LOWEST, 0
     if last - first > wanted:
-        work[: last - first] = best[r, first:last]
+        for tile in range(first, last):
+            work[tile - first] = best[r, tile]
         least = nth(work, last - first, wanted, wanted // 8)
     for tile in range(first, last):
         if best[r, tile] >= least:
@@ -144,9 +149,10 @@ def draw(
 
 
 @part
-def exponentials(x: Any, size: int, most: Any, powers: Any) -> Any:
-    """x becomes e^(x − most), to float32's precision: 2^k e^r, k whole and |r| ≤ ln 2 / 2. Returns the sum."""
-    scale, total = powers.view(np.float32), np.float32(0)
+def exponentials(x: Any, size: int, most: Any, powers: Any, scale: Any) -> Any:
+    """x becomes e^(x − most), to float32's precision: 2^k e^r, k whole and |r| ≤ ln 2 / 2. Returns the sum.
+    powers and scale: the same room as whole numbers and as others."""
+    total = np.float32(0)
     for k in range(size):
         y = max(x[k] - most, np.float32(-87))
         whole = np.floor(y * LOG2E + np.float32(0.5))
@@ -166,7 +172,16 @@ def exponentials(x: Any, size: int, most: Any, powers: Any) -> Any:
 
 @part
 def average(
-    share: Any, size: int, chosen: Any, sink: Any, values: Any, pair: int, powers: Any, out: Any, r: int
+    share: Any,
+    size: int,
+    chosen: Any,
+    sink: Any,
+    values: Any,
+    pair: int,
+    powers: Any,
+    scale: Any,
+    out: Any,
+    r: int,
 ) -> None:
     """out = Σ e^share v / (e^sink + Σ e^share) over the chosen keys, four at a time."""
     most, dv = sink, out.shape[1]
@@ -176,7 +191,7 @@ def average(
         out[r, x] = np.float32(0)
     if most == -np.inf:
         return
-    inverse = np.float32(1) / (exponentials(share, size, most, powers) + np.exp(sink - most))
+    inverse = np.float32(1) / (exponentials(share, size, most, powers, scale) + np.exp(sink - most))
     for k in range(size, -(-size // 4) * 4):
         share[k], chosen[k] = np.float32(0), chosen[0]
     for k in range(0, size, 4):
@@ -209,8 +224,9 @@ def split(scores: Any, r: int, wanted: int, work: Any, found: Any, others: Any, 
             above += work[k] > least
     equal = wanted - above
     for k in range(number):
-        best = wanted > 0 and (work[k] > least or (work[k] == least and equal > 0))
-        equal -= best and work[k] == least
+        same = work[k] == least
+        best = (work[k] > least) | (same & (equal > 0)) if wanted > 0 else False
+        equal -= best & same
         place = found[k]
         found[kept], others[gone] = place, place  # one of them is written over
         kept, gone = kept + best, gone + (not best)
@@ -281,6 +297,7 @@ def attend_texts(
     per_key, group = len(scores) // (len(values) * m), len(scores) // (len(order) * m)
     best, mark, union = np.empty((0, 0), np.float32), np.zeros(keys, np.int64), np.full(keys, -1, np.int64)
     chosen, powers = np.empty(keys + 3, np.int32), np.empty(keys, np.int32)
+    scale = powers.view(np.float32)
     found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
     work, share = np.empty(keys, np.float32), np.empty(keys + 3, np.float32)
     for unit in range(start, stop):
@@ -312,7 +329,7 @@ def attend_texts(
                     share[k] = scores[row, chosen[k]]
                 for k in range(kept, total):
                     share[k] += more
-                average(share, total, chosen, sink[row], values, pair, powers, out, row)
+                average(share, total, chosen, sink[row], values, pair, powers, scale, out, row)
                 read[row] = total
             for k in range(total):
                 together[pair, i] += union[chosen[k]] != unit
@@ -374,7 +391,18 @@ def attend_steps(
                 score = cap * np.tanh(score / cap) if cap > 0 else score
                 share[g, k] = score + more if k >= kept else score
         for g in range(group):
-            average(share[g], total, listed, sink[r + g], values, pair, powers, out, r + g)
+            average(
+                share[g],
+                total,
+                listed,
+                sink[r + g],
+                values,
+                pair,
+                powers,
+                powers.view(np.float32),
+                out,
+                r + g,
+            )
         read[u] = total
         chosen[u, :total] = listed[:total]
 

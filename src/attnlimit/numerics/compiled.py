@@ -35,7 +35,9 @@ def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor) -> Non
         compiled(0, count, *arrays)
         return
     edges = [count * k // workers for k in range(workers + 1)]
-    jobs = [_threads(workers).submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(workers)]
+    pool = _threads(workers - 1)
+    jobs = [pool.submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(1, workers)]
+    compiled(0, edges[1], *arrays)
     for job in jobs:
         job.result()
 

@@ -153,7 +153,8 @@ class Layer:
         some, top, n = self.following, wanted.top.clone(), wanted.n.clone()
         few, given = self.call.only(some), scores if len(some) == self.call.heads else scores[:, some]
         values = few.value[:, :, : scores.shape[-1]].repeat_interleave(few.groups, 1).to(scores)
-        share = contributions(few.weights(given), values)
+        plain = few.sink is None and bool((wanted.seen[..., 2] > 0).all())  # then torch has it in one go
+        share = contributions(given.softmax(-1) if plain else few.weights(given), values)
         number, total, square = rest_sums(given, wanted.only(some), share)
         kept = wanted.seen[:, some, :, 2:] - number
         per_spread = torch.tensor([self.budgets[head].by_query for head in some], device=scores.device)

@@ -418,27 +418,58 @@ def count_together(start: int, stop: int, chosen: Any, read: Any, keys: Any, tog
                 union[chosen[u, k]] = pair
 
 
+@part
+def peel(value: Any, share: Any, free: Any, found: Any, size: int, wanted: int) -> Any:
+    """Leaves the `wanted` best of a list in one row of scores, with their shares and whether they are free. Returns how many these
+    are; and of those that went, how many were free, and the sums of their shares and of the squares."""
+    least, left = np.float32(3.4e38), 0
+    if wanted > 0:
+        least = nth(value[0], size, wanted, 0)
+        for k in range(0, size, LANES):
+            left = reaching(value, 0, k, size, least, found, left)
+    number, once, twice, kept = 0.0, 0.0, 0.0, 0
+    for k in range(size):
+        gone = free[k] if value[0, k] < least else np.float32(0)
+        number += gone
+        once += gone * share[k]
+        twice += gone * share[k] * share[k]
+    for k in range(left):
+        place = found[k]
+        if left - k + kept > wanted and value[0, place] == least:  # equal ones for which there is no room
+            number += free[place]
+            once += free[place] * share[place]
+            twice += free[place] * share[place] * share[place]
+        else:
+            value[0, kept], share[kept], free[kept] = value[0, place], share[place], free[place]
+            kept += 1
+    return kept, number, once, twice
+
+
 def rest_sums(
     start: int, stop: int, scores: Any, part: Any, seen: Any, placed: Any, tops: Any, out: Any
 ) -> None:
     """Number, Σ part and Σ part² over what is seen and not `placed`, without the best tops[k], the lightest first. Scores of hidden
     keys are −∞."""
     keys = scores.shape[1]
-    mark, work = np.zeros(keys, np.int64), np.empty(keys, np.float32)
-    found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
+    mark, found = np.zeros(keys, np.int64), np.empty(keys, np.int32)
+    value, share, free = (
+        np.empty((1, keys), np.float32),
+        np.empty(keys, np.float32),
+        np.empty(keys, np.float32),
+    )
     for r in range(start, stop):
         low, high, size = seen[r, 0], seen[r, 1], 0
         for side in range(0, placed.shape[1], 2):
-            mark[max(placed[r, side], low) : max(min(placed[r, side + 1], high), low)] = r + 1
+            for j in range(max(placed[r, side], low), min(placed[r, side + 1], high)):
+                mark[j] = r + 1
         for j in range(low, high, LANES):
             size = reaching(scores, r, j, high, LOWEST, found, size)
+        for k in range(size):
+            j = found[k]
+            value[0, k], share[k], free[k] = scores[r, j], part[r, j], np.float32(mark[j] != r + 1)
         number, once, twice = 0.0, 0.0, 0.0
         for k in range(len(tops) - 1, -1, -1):
-            left = split(scores, r, tops[k], work, found, others, size)
-            for a in range(size - left):
-                if mark[others[a]] != r + 1:
-                    number += 1.0
-                    once += part[r, others[a]]
-                    twice += part[r, others[a]] * part[r, others[a]]
+            if size > tops[k]:
+                size, more, first, second = peel(value, share, free, found, size, tops[k])
+                number, once, twice = number + more, once + first, twice + second
             out[r, 0, k], out[r, 1, k], out[r, 2, k] = number, once, twice
-            size = left

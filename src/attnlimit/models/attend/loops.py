@@ -331,9 +331,22 @@ def attend_texts(
                     share[k] += more
                 average(share, total, chosen, sink[row], values, pair, powers, scale, out, row)
                 read[row] = total
+            if group == per_key:
+                together[pair, i] = total
+                continue
             for k in range(total):
                 together[pair, i] += union[chosen[k]] != unit
                 union[chosen[k]] = unit
+
+
+@part
+def exact_score(query: Any, r: int, key: Any, pair: int, j: int, numbers: Any) -> Any:
+    """numbers: the scale of scores and their cap (0: none)."""
+    score = np.float32(0)
+    for x in range(key.shape[2]):
+        score += query[r, x] * key[pair, j, x]
+    score *= numbers[0]
+    return numbers[1] * np.tanh(score / numbers[1]) if numbers[1] > 0 else score
 
 
 def attend_steps(
@@ -358,7 +371,7 @@ def attend_steps(
     read: Any,
 ) -> None:
     """The same for one query a head, chosen by the scores of int8 copies: exact scores and values are read of chosen keys only.
-    numbers: the scale of scores and their cap (0: none). One step is a group of heads; what it reads is listed."""
+    One step is a group of heads; what it reads is listed."""
     keys, d, dv, group, per_key = (
         scores.shape[1],
         key.shape[2],
@@ -370,7 +383,7 @@ def attend_steps(
     listed, powers = np.empty(keys + 3, np.int32), np.empty(keys, np.int32)
     found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
     work, share = np.empty(keys, np.float32), np.empty((group, keys + 3), np.float32)
-    scale, cap, flat_keys, flat_values = numbers[0], numbers[1], key.reshape(-1), values.reshape(-1)
+    flat_keys, flat_values = key.reshape(-1), values.reshape(-1)
     for u in range(start, stop):
         r, pair = u * group, u * group // per_key
         kept, total = choose(
@@ -384,12 +397,9 @@ def attend_steps(
             for line in range(0, dv, LINE):  # for the average
                 prefetch(flat_values, later * dv + line)
             for g in range(group):
-                score = np.float32(0)
-                for x in range(d):
-                    score += query[r + g, x] * key[pair, j, x]
-                score *= scale
-                score = cap * np.tanh(score / cap) if cap > 0 else score
-                share[g, k] = score + more if k >= kept else score
+                share[g, k] = exact_score(query, r + g, key, pair, j, numbers) + (
+                    more if k >= kept else np.float32(0)
+                )
         for g in range(group):
             average(
                 share[g],

@@ -130,7 +130,8 @@ def _tile_scores(context: Any, tiles: Any, t: Any, query: Any, r: Any, scores: A
         tiles, t, query, r, scores, place = given
         vector, small = ir.VectorType(REAL, LANES), ir.VectorType(BYTE, LANES)
         dims = builder.extract_value(target.make_array(signature.args[2])(target, builder, query).shape, 1)
-        sums = [cgutils.alloca_once_value(builder, vector([0.0] * LANES)) for _ in range(CHAINS)]
+        room: Any = cgutils.alloca_once_value
+        sums = [room(builder, vector([0.0] * LANES)) for _ in range(CHAINS)]
 
         def add(x: Any, total: Any) -> None:
             column = builder.mul(builder.add(builder.mul(t, dims), x), LONG(LANES))

@@ -439,7 +439,7 @@ def peel(value: Any, share: Any, free: Any, found: Any, size: int, wanted: int) 
             left = reaching(value, 0, k, size, least, found, left)
     number, once, twice, kept = 0.0, 0.0, 0.0, 0
     for k in range(size):
-        gone = free[k] if value[0, k] < least else np.float32(0)
+        gone = free[k] * (value[0, k] < least)
         number += gone
         once += gone * share[k]
         twice += gone * share[k] * share[k]

@@ -53,7 +53,5 @@ def contributions(
 ) -> Float[Tensor, "*q keys"]:
     """p_j ‖v_j − Γ‖ of each query, Γ = Σ p_j v_j (what a sink takes has no value)."""
     mean = weights @ values
-    square = (
-        values.square().sum(-1)[..., None, :] - 2 * mean @ values.mT + mean.square().sum(-1, keepdim=True)
-    )
-    return weights * square.clamp_min(0).sqrt()
+    square = (mean @ values.mT).mul_(-2).add_(values.square().sum(-1)[..., None, :])
+    return square.add_(mean.square().sum(-1, keepdim=True)).clamp_min_(0).sqrt_().mul_(weights)

@@ -35,7 +35,9 @@ def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor) -> Non
         compiled(0, count, *arrays)
         return
     edges = [count * k // workers for k in range(workers + 1)]
-    jobs = [_threads(workers).submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(workers)]
+    pool = _threads(workers - 1)
+    jobs = [pool.submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(1, workers)]
+    compiled(0, edges[1], *arrays)
     for job in jobs:
         job.result()
 
@@ -51,15 +53,19 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _compile(loop: Callable[..., None]) -> Callable[..., None]:
-    return part(loop)
+    return _compiled(loop)
 
 
 def part(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled, for loops of the same file to call: numba looks for changes in that file alone. Needs numba."""
+    """Compiled, for loops of the same file to call (numba looks for changes in that file alone). It makes no arrays, so that nobody
+    need count who uses them. Needs numba."""
+    return _compiled(function, _nrt=False)
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     import numba
 
     plain = inspect.unwrap(function)  # run-time type checks, where a test run adds them, do not compile
-    compiled: Callable[..., Any] = numba.njit(
-        nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy"
-    )(plain)
+    options |= {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True, **options)(plain)
     return compiled

@@ -9,7 +9,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = 16
-"""Numbers that `reaching` looks at."""
+"""Numbers that are looked at together."""
+CHAINS = 4
+"""Sums that do not wait for each other."""
 BYTE, WHOLE, LONG, REAL = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
@@ -21,6 +23,13 @@ def _call(builder: Any, name: str, returns: Any, *given: Any) -> Any:
 
 def _place(target: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
     return builder.gep(target.make_array(kind)(target, builder, array).data, [place])
+
+
+def _spread(builder: Any, one: Any) -> Any:
+    """In all lanes."""
+    kind = ir.VectorType(one.type, LANES)
+    first = builder.insert_element(kind(ir.Undefined), one, WHOLE(0))
+    return builder.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(WHOLE, LANES)([0] * LANES))
 
 
 def _prefetch(context: Any, array: Any, place: Any) -> Any:
@@ -37,38 +46,119 @@ prefetch: Any = intrinsic(_prefetch)
 """prefetch(array, place): the cache line of one entry of a flat array. The place is not checked: nothing is read."""
 
 
+def _lanes(target: Any, builder: Any, kind: Any, array: Any, first: Any, room: Any) -> tuple[Any, Any]:
+    """Numbers of a flat float32 array from a place on, and which of them are among the next `room`."""
+    vector, whole = ir.VectorType(REAL, LANES), ir.VectorType(WHOLE, LANES)
+    near = builder.select(builder.icmp_signed("<", room, LONG(LANES)), room, LONG(LANES))
+    inside = builder.icmp_signed("<", whole(list(range(LANES))), _spread(builder, builder.trunc(near, WHOLE)))
+    address = builder.bitcast(_place(target, builder, kind, array, first), vector.as_pointer())
+    name, nothing = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", vector([float("-inf")] * LANES)
+    return _call(builder, name, vector, address, WHOLE(4), inside, nothing), inside
+
+
+def _many(builder: Any, lanes: Any) -> Any:
+    return builder.zext(builder.ctpop(builder.bitcast(lanes, ir.IntType(LANES))), LONG)
+
+
+def _row_start(target: Any, builder: Any, kind: Any, rows: Any, r: Any, start: Any) -> Any:
+    length = builder.extract_value(target.make_array(kind)(target, builder, rows).shape, 1)
+    return builder.add(builder.mul(r, length), start)
+
+
+def _reach(context: Any, values: Any, start: Any, end: Any, least: Any) -> Any:
+    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+        values, start, end, least = given
+        room = builder.sub(end, start)
+        numbers, inside = _lanes(target, builder, signature.args[0], values, start, room)
+        return _many(
+            builder, builder.and_(inside, builder.fcmp_ordered(">=", numbers, _spread(builder, least)))
+        )
+
+    return types.int64(values, types.int64, types.int64, types.float32), make
+
+
+reach: Any = intrinsic(_reach)
+"""reach(values, start, end, least): how many of the next LANES values before `end` are at least `least`."""
+
+
 def _reaching(
     context: Any, rows: Any, r: Any, start: Any, end: Any, least: Any, found: Any, number: Any
 ) -> Any:
-    signature = types.int64(rows, types.int64, types.int64, types.int64, types.float32, found, types.int64)
-
     def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
         rows, r, start, end, least, found, number = given
-        vector, lanes = ir.VectorType(REAL, LANES), ir.VectorType(WHOLE, LANES)
-
-        def spread(one: Any, kind: Any) -> Any:
-            first = builder.insert_element(kind(ir.Undefined), one, WHOLE(0))
-            return builder.shuffle_vector(first, kind(ir.Undefined), lanes([0] * LANES))
-
-        place = builder.add(spread(builder.trunc(start, WHOLE), lanes), lanes(list(range(LANES))))
-        inside = builder.icmp_signed("<", place, spread(builder.trunc(end, WHOLE), lanes))
-        length = builder.extract_value(target.make_array(signature.args[0])(target, builder, rows).shape, 1)
-        first = builder.add(builder.mul(r, length), start)
-        address = builder.bitcast(
-            _place(target, builder, signature.args[0], rows, first), vector.as_pointer()
-        )
-        nothing = vector([float("-inf")] * LANES)
-        name = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32"
-        given_here = _call(builder, name, vector, address, WHOLE(4), inside, nothing)
-        hit = builder.and_(inside, builder.fcmp_ordered(">=", given_here, spread(least, vector)))
+        first = _row_start(target, builder, signature.args[0], rows, r, start)
+        numbers, inside = _lanes(target, builder, signature.args[0], rows, first, builder.sub(end, start))
+        hit = builder.and_(inside, builder.fcmp_ordered(">=", numbers, _spread(builder, least)))
+        count = ir.VectorType(WHOLE, LANES)(list(range(LANES)))
+        place = builder.add(_spread(builder, builder.trunc(start, WHOLE)), count)
         to = _place(target, builder, signature.args[5], found, number)
         _call(builder, f"llvm.masked.compressstore.v{LANES}i32", ir.VoidType(), place, to, hit)
-        many = builder.ctpop(builder.bitcast(hit, ir.IntType(LANES)))
-        return builder.add(number, builder.zext(many, LONG))
+        return builder.add(number, _many(builder, hit))
 
-    return signature, make
+    return types.int64(rows, types.int64, types.int64, types.int64, types.float32, found, types.int64), make
 
 
 reaching: Any = intrinsic(_reaching)
 """reaching(rows, r, start, end, least, found, number): puts the places of row r from start on, at most LANES and before `end`, whose
 float32 is at least `least` into the int32 array `found` from `number` on. Returns number + how many."""
+
+
+def _raise_to(context: Any, rows: Any, r: Any, start: Any, end: Any, best: Any, place: Any) -> Any:
+    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+        rows, r, start, end, best, place = given
+        first = _row_start(target, builder, signature.args[0], rows, r, start)
+        numbers, _ = _lanes(target, builder, signature.args[0], rows, first, builder.sub(end, start))
+        address = _place(target, builder, signature.args[4], best, place)
+        address = builder.bitcast(address, numbers.type.as_pointer())
+        before = builder.load(address, align=4)
+        larger = builder.fcmp_ordered(">", numbers, before)
+        builder.store(builder.select(larger, numbers, before), address, align=4)
+        return target.get_dummy_value()
+
+    return types.void(rows, types.int64, types.int64, types.int64, best, types.int64), make
+
+
+raise_to: Any = intrinsic(_raise_to)
+"""raise_to(rows, r, start, end, best, place): LANES entries of `best` from `place` on become the larger of themselves and those of
+row r from start on, before `end`."""
+
+
+def _tile_scores(context: Any, tiles: Any, t: Any, query: Any, r: Any, scores: Any, place: Any) -> Any:
+    signature = types.float32(tiles, types.int64, query, types.int64, scores, types.int64)
+
+    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tiles, t, query, r, scores, place = given
+        vector, small = ir.VectorType(REAL, LANES), ir.VectorType(BYTE, LANES)
+        dims = builder.extract_value(target.make_array(signature.args[2])(target, builder, query).shape, 1)
+        room: Any = cgutils.alloca_once_value
+        sums = [room(builder, vector([0.0] * LANES)) for _ in range(CHAINS)]
+
+        def add(x: Any, total: Any) -> None:
+            column = builder.mul(builder.add(builder.mul(t, dims), x), LONG(LANES))
+            address = _place(target, builder, signature.args[0], tiles, column)
+            keys = builder.load(builder.bitcast(address, small.as_pointer()), align=1)
+            entry = builder.add(builder.mul(r, dims), x)
+            factor = builder.load(_place(target, builder, signature.args[2], query, entry))
+            product = builder.fmul(builder.sitofp(keys, vector), _spread(builder, factor), flags=("fast",))
+            builder.store(builder.fadd(builder.load(total), product, flags=("fast",)), total)
+
+        many = builder.udiv(dims, LONG(CHAINS))
+        with cgutils.for_range(builder, many) as loop:
+            for k, total in enumerate(sums):
+                add(builder.add(builder.mul(loop.index, LONG(CHAINS)), LONG(k)), total)
+        done = builder.mul(many, LONG(CHAINS))
+        with cgutils.for_range(builder, builder.sub(dims, done)) as loop:
+            add(builder.add(done, loop.index), sums[0])
+        found = builder.load(sums[0])
+        for total in sums[1:]:
+            found = builder.fadd(found, builder.load(total), flags=("fast",))
+        to = _place(target, builder, signature.args[4], scores, place)
+        builder.store(found, builder.bitcast(to, vector.as_pointer()), align=4)
+        return _call(builder, f"llvm.vector.reduce.fmax.v{LANES}f32", REAL, found)
+
+    return signature, make
+
+
+tile_scores: Any = intrinsic(_tile_scores)
+"""tile_scores(tiles, t, query, r, scores, place): puts the products of query r with the LANES keys of tile t into the flat array
+`scores` from `place` on, and returns the largest. tiles: int8, (tiles, d, LANES), flat."""

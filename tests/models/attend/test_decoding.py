@@ -159,7 +159,8 @@ class TestCache:
         budgets = [HeadBudget(0, h, keeping(Kept(own=True, top=9)), 5) for h in range(6)]
         assert decoder.step(one, budgets) is not None
         copies, keys = decoder.copies[0], one.key.shape[2]
-        back = copies.small[:, :keys] * copies.unit[:, None]
+        small = copies.small.transpose(2, 3).flatten(1, 2)
+        back = small[:, :keys] * copies.unit[:, None]
         away = (back - one.key.flatten(0, 1)).abs()
         beyond = (one.key.flatten(0, 1).abs() - 127 * copies.unit[:, None]).clamp_min(0)
         assert bool((away <= 0.51 * copies.unit[:, None] + beyond).all())

@@ -37,9 +37,10 @@ ROOM = 1024
 
 @dataclass(eq=False)
 class Copies:
-    """The keys of one layer in int8, (texts × key heads, room, d), and random orders of them."""
+    """The keys of one layer in int8, and random orders of them."""
 
-    small: Tensor
+    small: Int[Tensor, "pairs tiles d 16"]
+    """TILE neighbours side by side, dimension after dimension: they are scored together."""
     unit: Float[Tensor, "pairs d"]
     """What 1 is, by dimension."""
     order: Int[Tensor, "b groups room"]
@@ -47,6 +48,11 @@ class Copies:
     """Of the last scan: new memory is slow at first."""
     best: Float[Tensor, "rows tiles"]
     filled: int = 0
+
+    @property
+    def room(self) -> int:
+        """Keys that there is room for."""
+        return self.scores.shape[1]
 
     @classmethod
     def make(cls, call: Call, keys: int, group: int, generator: torch.Generator) -> Copies:
@@ -58,7 +64,7 @@ class Copies:
             for _ in range(size * call.heads // group)
         ]
         return cls(
-            torch.zeros(size * key_heads, room, d, dtype=torch.int8),
+            torch.zeros(size * key_heads, room // TILE, d, TILE, dtype=torch.int8),
             torch.ones(size * key_heads, d),
             torch.stack(order).view(size, -1, room),
             torch.zeros(size * call.heads, room),
@@ -116,10 +122,10 @@ class Decoder:
     def _copies(self, call: Call, keys: int) -> Copies:
         known = self.copies.get(call.layer)
         pairs = (len(call.query) * call.key.shape[1], call.key.shape[3])
-        if known is None or known.unit.shape != pairs or known.small.shape[1] < keys:
+        if known is None or known.unit.shape != pairs or known.room < keys:
             made = Copies.make(call, keys, self.group, self.generator)
             if known is not None and known.unit.shape == pairs:
-                made.small[:, : known.filled] = known.small[:, : known.filled]
+                made.small[:, : known.small.shape[1]] = known.small
                 made.unit, made.filled = known.unit, known.filled
             self.copies[call.layer] = known = made
         known.follow(call.key.contiguous(), keys)
@@ -143,15 +149,15 @@ def read_step(call: Call, wanted: Wanted, copies: Copies) -> Read:
     """Scan the copies, choose keys, and attend to them."""
     from attnlimit.models.attend import loops, scanning
 
-    (size, heads, _, _), (pairs, room, _) = call.query.shape, copies.small.shape
+    (size, heads, _, _), (pairs, tiles) = call.query.shape, copies.small.shape[:2]
     query = call.query.reshape(size * heads, -1).contiguous()
     key, value = (one.contiguous().flatten(0, 1) for one in (call.key, call.value))
     rows = wanted.rows()
-    steps = pairs * -(-room // scanning.STRETCH)
+    steps = pairs * -(-tiles // scanning.STRETCH)
     run_compiled(scanning.scan, steps, query, copies.unit, copies.small, rows[0], copies.scores, copies.best)
     out = torch.empty(size * heads, call.value.shape[-1])
     read = torch.empty(size * heads // wanted.group, dtype=torch.long)
-    chosen = torch.empty(len(read), min(room, _most_read(wanted)), dtype=torch.int32)
+    chosen = torch.empty(len(read), min(copies.room, _most_read(wanted)), dtype=torch.int32)
     given = (query, key, value, copies.scores, copies.best, *rows, wanted.rest.repeat(size))
     numbers = torch.tensor([call.scale, call.softcap or 0.0])
     sinks = sink_scores(call).repeat(size)
@@ -159,7 +165,7 @@ def read_step(call: Call, wanted: Wanted, copies: Copies) -> Read:
     together = read
     if wanted.group < call.groups:
         together = torch.empty(pairs, dtype=torch.long)
-        run_compiled(loops.count_together, pairs, chosen, read, copies.small[0, :, 0], together)
+        run_compiled(loops.count_together, pairs, chosen, read, copies.scores[0], together)
     distinct = read.view(size, -1, 1).repeat_interleave(wanted.group, 1)
     return Read(out.view(size, 1, heads, -1), wanted.seen[..., 2], distinct, together.view(size, -1, 1))
 

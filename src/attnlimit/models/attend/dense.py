@@ -105,7 +105,10 @@ class Layer:
         sizes: Sizes | None = None,
         group: int = 1,
     ) -> None:
-        self.call, self.budgets, self.sizes, self.group = call, budgets, sizes, group
+        self.call = replace(
+            call, query=call.query.contiguous(), key=call.key.contiguous()
+        )  # once, not block by block
+        self.budgets, self.sizes, self.group = budgets, sizes, group
         device, keys = call.query.device, call.key.shape[2]
         self.n = torch.tensor([keys if one.n is None else one.n for one in budgets], device=device)[:, None]
         self.top = torch.tensor([one.sampling.kept.top for one in budgets], device=device)[:, None]
@@ -150,7 +153,8 @@ class Layer:
         some, top, n = self.following, wanted.top.clone(), wanted.n.clone()
         few, given = self.call.only(some), scores if len(some) == self.call.heads else scores[:, some]
         values = few.value[:, :, : scores.shape[-1]].repeat_interleave(few.groups, 1).to(scores)
-        share = contributions(few.weights(given), values)
+        plain = few.sink is None and bool((wanted.seen[..., 2] > 0).all())  # then torch has it in one go
+        share = contributions(given.softmax(-1) if plain else few.weights(given), values)
         number, total, square = rest_sums(given, wanted.only(some), share)
         kept = wanted.seen[:, some, :, 2:] - number
         per_spread = torch.tensor([self.budgets[head].by_query for head in some], device=scores.device)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from attnlimit.numerics.compiled import part
-from attnlimit.numerics.instructions import LANES, prefetch, reaching
+from attnlimit.numerics.instructions import LANES, prefetch, raise_to, reach, reaching
 
-AHEAD = 16
+AHEAD = 8
 """How many keys before it is read a key is asked for."""
 LINE = 16
 """Numbers that memory gives at once."""
@@ -31,20 +31,24 @@ def nth(values: Any, size: int, wanted: int, more: int) -> Any:
     for k in range(size):
         low = values[k] if values[k] < low else low
         high = values[k] if values[k] > high else high
-    middle = high
+    middle, halve, below, above = high, False, size, 0  # numbers that reach low and high
     while True:
-        number = np.int32(0)
-        for k in range(size):
-            number = np.int32(number + np.int32(values[k] >= middle))
+        number = 0
+        for k in range(0, size, LANES):
+            number += reach(values, k, size, middle)
         if wanted <= number <= wanted + more:
             return middle
         if number >= wanted:
-            low = middle
+            low, below = middle, number
         else:
-            high = middle
-        middle = low + np.float32(0.5) * (high - low)
+            high, above = middle, number
+        share = 0.5 if halve else (wanted + 0.5 * more - above) / (below - above)
+        halve = not halve
+        middle = high - np.float32(share) * (high - low)
         if not low < middle < high:
-            return low
+            middle = low + np.float32(0.5) * (high - low)
+            if not low < middle < high:
+                return low
 
 
 @part
@@ -52,10 +56,10 @@ def candidates(scores: Any, r: int, low: int, high: int, wanted: int, work: Any,
     """Finds the places of the `wanted` best scores of a row, and of some others nearly as good."""
     width, least, number = LANES * (wanted // 8 + 1), LOWEST, 0
     if 2 * width < high - low:  # if so many columns have one at least as good, so many keys are
-        work[:width] = LOWEST
-        for base in range(low, high, width):
-            for c in range(min(width, high - base)):
-                work[c] = scores[r, base + c] if scores[r, base + c] > work[c] else work[c]
+        for c in range(width):
+            work[c] = LOWEST
+        for j in range(low, high, LANES):
+            raise_to(scores, r, j, high, work, (j - low) % width)
         least = nth(work, width, wanted, wanted // 8)
     for j in range(low, high, LANES):
         number = reaching(scores, r, j, high, least, found, number)
@@ -69,7 +73,8 @@ def candidates_of_tiles(
     """The same, where the best score of every tile of LANES keys is known."""
     first, last, least, number = low // LANES, -(-high // LANES), LOWEST, 0
     if last - first > wanted:
-        work[: last - first] = best[r, first:last]
+        for tile in range(first, last):
+            work[tile - first] = best[r, tile]
         least = nth(work, last - first, wanted, wanted // 8)
     for tile in range(first, last):
         if best[r, tile] >= least:
@@ -144,9 +149,10 @@ def draw(
 
 
 @part
-def exponentials(x: Any, size: int, most: Any, powers: Any) -> Any:
-    """x becomes e^(x − most), to float32's precision: 2^k e^r, k whole and |r| ≤ ln 2 / 2. Returns the sum."""
-    scale, total = powers.view(np.float32), np.float32(0)
+def exponentials(x: Any, size: int, most: Any, powers: Any, scale: Any) -> Any:
+    """x becomes e^(x − most), to float32's precision: 2^k e^r, k whole and |r| ≤ ln 2 / 2. Returns the sum.
+    powers and scale: the same room as whole numbers and as others."""
+    total = np.float32(0)
     for k in range(size):
         y = max(x[k] - most, np.float32(-87))
         whole = np.floor(y * LOG2E + np.float32(0.5))
@@ -166,7 +172,16 @@ def exponentials(x: Any, size: int, most: Any, powers: Any) -> Any:
 
 @part
 def average(
-    share: Any, size: int, chosen: Any, sink: Any, values: Any, pair: int, powers: Any, out: Any, r: int
+    share: Any,
+    size: int,
+    chosen: Any,
+    sink: Any,
+    values: Any,
+    pair: int,
+    powers: Any,
+    scale: Any,
+    out: Any,
+    r: int,
 ) -> None:
     """out = Σ e^share v / (e^sink + Σ e^share) over the chosen keys, four at a time."""
     most, dv = sink, out.shape[1]
@@ -176,7 +191,7 @@ def average(
         out[r, x] = np.float32(0)
     if most == -np.inf:
         return
-    inverse = np.float32(1) / (exponentials(share, size, most, powers) + np.exp(sink - most))
+    inverse = np.float32(1) / (exponentials(share, size, most, powers, scale) + np.exp(sink - most))
     for k in range(size, -(-size // 4) * 4):
         share[k], chosen[k] = np.float32(0), chosen[0]
     for k in range(0, size, 4):
@@ -186,11 +201,11 @@ def average(
             share[k + 2] * inverse,
             share[k + 3] * inverse,
         )
-        i, j, l, m = chosen[k], chosen[k + 1], chosen[k + 2], chosen[k + 3]
+        i, j, o, u = chosen[k], chosen[k + 1], chosen[k + 2], chosen[k + 3]
         for x in range(dv):
             first, second = (
                 a * values[pair, i, x] + b * values[pair, j, x],
-                c * values[pair, l, x] + d * values[pair, m, x],
+                c * values[pair, o, x] + d * values[pair, u, x],
             )
             out[r, x] += first + second
 
@@ -209,8 +224,9 @@ def split(scores: Any, r: int, wanted: int, work: Any, found: Any, others: Any, 
             above += work[k] > least
     equal = wanted - above
     for k in range(number):
-        best = wanted > 0 and (work[k] > least or (work[k] == least and equal > 0))
-        equal -= best and work[k] == least
+        same = work[k] == least
+        best = (work[k] > least) | (same & (equal > 0)) if wanted > 0 else False
+        equal -= best & same
         place = found[k]
         found[kept], others[gone] = place, place  # one of them is written over
         kept, gone = kept + best, gone + (not best)
@@ -281,6 +297,7 @@ def attend_texts(
     per_key, group = len(scores) // (len(values) * m), len(scores) // (len(order) * m)
     best, mark, union = np.empty((0, 0), np.float32), np.zeros(keys, np.int64), np.full(keys, -1, np.int64)
     chosen, powers = np.empty(keys + 3, np.int32), np.empty(keys, np.int32)
+    scale = powers.view(np.float32)
     found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
     work, share = np.empty(keys, np.float32), np.empty(keys + 3, np.float32)
     for unit in range(start, stop):
@@ -312,11 +329,24 @@ def attend_texts(
                     share[k] = scores[row, chosen[k]]
                 for k in range(kept, total):
                     share[k] += more
-                average(share, total, chosen, sink[row], values, pair, powers, out, row)
+                average(share, total, chosen, sink[row], values, pair, powers, scale, out, row)
                 read[row] = total
+            if group == per_key:
+                together[pair, i] = total
+                continue
             for k in range(total):
                 together[pair, i] += union[chosen[k]] != unit
                 union[chosen[k]] = unit
+
+
+@part
+def exact_score(query: Any, r: int, key: Any, pair: int, j: int, numbers: Any) -> Any:
+    """numbers: the scale of scores and their cap (0: none)."""
+    score = np.float32(0)
+    for x in range(key.shape[2]):
+        score += query[r, x] * key[pair, j, x]
+    score *= numbers[0]
+    return numbers[1] * np.tanh(score / numbers[1]) if numbers[1] > 0 else score
 
 
 def attend_steps(
@@ -341,7 +371,7 @@ def attend_steps(
     read: Any,
 ) -> None:
     """The same for one query a head, chosen by the scores of int8 copies: exact scores and values are read of chosen keys only.
-    numbers: the scale of scores and their cap (0: none). One step is a group of heads; what it reads is listed."""
+    One step is a group of heads; what it reads is listed."""
     keys, d, dv, group, per_key = (
         scores.shape[1],
         key.shape[2],
@@ -353,7 +383,7 @@ def attend_steps(
     listed, powers = np.empty(keys + 3, np.int32), np.empty(keys, np.int32)
     found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
     work, share = np.empty(keys, np.float32), np.empty((group, keys + 3), np.float32)
-    scale, cap, flat_keys, flat_values = numbers[0], numbers[1], key.reshape(-1), values.reshape(-1)
+    flat_keys, flat_values = key.reshape(-1), values.reshape(-1)
     for u in range(start, stop):
         r, pair = u * group, u * group // per_key
         kept, total = choose(
@@ -367,14 +397,22 @@ def attend_steps(
             for line in range(0, dv, LINE):  # for the average
                 prefetch(flat_values, later * dv + line)
             for g in range(group):
-                score = np.float32(0)
-                for x in range(d):
-                    score += query[r + g, x] * key[pair, j, x]
-                score *= scale
-                score = cap * np.tanh(score / cap) if cap > 0 else score
-                share[g, k] = score + more if k >= kept else score
+                share[g, k] = exact_score(query, r + g, key, pair, j, numbers) + (
+                    more if k >= kept else np.float32(0)
+                )
         for g in range(group):
-            average(share[g], total, listed, sink[r + g], values, pair, powers, out, r + g)
+            average(
+                share[g],
+                total,
+                listed,
+                sink[r + g],
+                values,
+                pair,
+                powers,
+                powers.view(np.float32),
+                out,
+                r + g,
+            )
         read[u] = total
         chosen[u, :total] = listed[:total]
 
@@ -390,27 +428,58 @@ def count_together(start: int, stop: int, chosen: Any, read: Any, keys: Any, tog
                 union[chosen[u, k]] = pair
 
 
+@part
+def peel(value: Any, share: Any, free: Any, found: Any, size: int, wanted: int) -> Any:
+    """Leaves the `wanted` best of a list in one row of scores, with their shares and whether they are free. Returns how many these
+    are; and of those that went, how many were free, and the sums of their shares and of the squares."""
+    least, left = np.float32(3.4e38), 0
+    if wanted > 0:
+        least = nth(value[0], size, wanted, 0)
+        for k in range(0, size, LANES):
+            left = reaching(value, 0, k, size, least, found, left)
+    number, once, twice, kept = 0.0, 0.0, 0.0, 0
+    for k in range(size):
+        gone = free[k] * (value[0, k] < least)
+        number += gone
+        once += gone * share[k]
+        twice += gone * share[k] * share[k]
+    for k in range(left):
+        place = found[k]
+        if left - k + kept > wanted and value[0, place] == least:  # equal ones for which there is no room
+            number += free[place]
+            once += free[place] * share[place]
+            twice += free[place] * share[place] * share[place]
+        else:
+            value[0, kept], share[kept], free[kept] = value[0, place], share[place], free[place]
+            kept += 1
+    return kept, number, once, twice
+
+
 def rest_sums(
     start: int, stop: int, scores: Any, part: Any, seen: Any, placed: Any, tops: Any, out: Any
 ) -> None:
     """Number, Σ part and Σ part² over what is seen and not `placed`, without the best tops[k], the lightest first. Scores of hidden
     keys are −∞."""
     keys = scores.shape[1]
-    mark, work = np.zeros(keys, np.int64), np.empty(keys, np.float32)
-    found, others = np.empty(keys + 1, np.int32), np.empty(keys + 1, np.int32)
+    mark, found = np.zeros(keys, np.int64), np.empty(keys, np.int32)
+    value, share, free = (
+        np.empty((1, keys), np.float32),
+        np.empty(keys, np.float32),
+        np.empty(keys, np.float32),
+    )
     for r in range(start, stop):
         low, high, size = seen[r, 0], seen[r, 1], 0
         for side in range(0, placed.shape[1], 2):
-            mark[max(placed[r, side], low) : max(min(placed[r, side + 1], high), low)] = r + 1
+            for j in range(max(placed[r, side], low), min(placed[r, side + 1], high)):
+                mark[j] = r + 1
         for j in range(low, high, LANES):
             size = reaching(scores, r, j, high, LOWEST, found, size)
+        for k in range(size):
+            j = found[k]
+            value[0, k], share[k], free[k] = scores[r, j], part[r, j], np.float32(mark[j] != r + 1)
         number, once, twice = 0.0, 0.0, 0.0
         for k in range(len(tops) - 1, -1, -1):
-            left = split(scores, r, tops[k], work, found, others, size)
-            for a in range(size - left):
-                if mark[others[a]] != r + 1:
-                    number += 1.0
-                    once += part[r, others[a]]
-                    twice += part[r, others[a]] * part[r, others[a]]
+            if size > tops[k]:
+                size, more, first, second = peel(value, share, free, found, size, tops[k])
+                number, once, twice = number + more, once + first, twice + second
             out[r, 0, k], out[r, 1, k], out[r, 2, k] = number, once, twice
-            size = left

@@ -6,29 +6,47 @@ from typing import Any
 
 import numpy as np
 
-STRETCH = 2048
-"""Keys that one step of the scan goes over."""
-TILE = 16
-"""Keys whose best score is noted together."""
+from attnlimit.numerics.compiled import part
+from attnlimit.numerics.instructions import LANES, prefetch, tile_scores
+
+STRETCH = 128
+"""Tiles, of LANES keys each, that one step of the scan goes over."""
+AHEAD = 4
+"""How many tiles before it is read a tile is asked for."""
+LINE = 64
+"""Bytes that memory gives at once."""
+LOWEST = np.float32(-3.4e38)
 PROBES = 8
 """Old keys that are compared with their copies in every step, at the end and spread over the rest, each."""
 
 
+@part
+def level(number: Any, inverse: Any) -> Any:
+    """In int8."""
+    whole = np.floor(number * inverse + np.float32(0.5))
+    return np.int8(min(max(whole, np.float32(-127)), np.float32(127)))
+
+
+@part
+def differs(rows: Any, kept: Any, inverse: Any, old: int) -> bool:
+    """Whether a probed copy is not what its key is now."""
+    differ = 0
+    for probe in range(2 * PROBES):
+        j = max(old - 1 - probe, 0) if probe < PROBES else (probe - PROBES) * old // PROBES
+        for x in range(rows.shape[1]):
+            differ += kept[j // LANES, x, j % LANES] != level(rows[j, x], inverse[x])
+    return differ > 0
+
+
 def copy(start: int, stop: int, key: Any, limits: Any, unit: Any, copies: Any) -> None:
     """Copies of keys in int8, unit by dimension, for those that came since, or for all where old ones are not what they were.
-    limits: keys copied before, keys now."""
+    limits: keys copied before, keys now. copies: (pairs, tiles, d, LANES)."""
     heads, d, old, new = key.shape[1], key.shape[3], limits[0], limits[1]
     inverse = np.empty(d, np.float32)
     for p in range(start, stop):
         rows, kept = key[p // heads, p % heads], copies[p]
         inverse[:] = np.float32(1) / unit[p]
-        differ = 0
-        for probe in range(2 * PROBES if old > 0 else 0):
-            j = max(old - 1 - probe, 0) if probe < PROBES else (probe - PROBES) * old // PROBES
-            for x in range(d):
-                level = np.floor(rows[j, x] * inverse[x] + np.float32(0.5))
-                differ += kept[j, x] != np.int8(min(max(level, np.float32(-127)), np.float32(127)))
-        again = old == 0 or differ > 0
+        again = old == 0 or differs(rows, kept, inverse, old)
         if again:
             unit[p, :] = 0.0
             for j in range(new):
@@ -39,36 +57,37 @@ def copy(start: int, stop: int, key: Any, limits: Any, unit: Any, copies: Any) -
                 inverse[x] = np.float32(1) / unit[p, x]
         for j in range(0 if again else old, new):
             for x in range(d):
-                level = np.floor(rows[j, x] * inverse[x] + np.float32(0.5))
-                kept[j, x] = np.int8(min(max(level, np.float32(-127)), np.float32(127)))
+                kept[j // LANES, x, j % LANES] = level(rows[j, x], inverse[x])
 
 
 def scan(
     start: int, stop: int, query: Any, unit: Any, copies: Any, seen: Any, scores: Any, best: Any
 ) -> None:
-    """Whole-number scores of all keys seen, (texts × heads, keys), and the best of every TILE of them."""
-    pairs, d, steps = copies.shape[0], copies.shape[2], -(-scores.shape[1] // STRETCH)
-    groups = query.shape[0] // pairs
-    levels = np.float32(min(32767, 2**31 // (127 * d) - 1))
-    q = np.empty((groups, d), np.int16)
+    """Scores of all keys seen by their copies, (texts × heads, room), and the best of every tile."""
+    pairs, tiles, d = copies.shape[:3]
+    steps, groups, flat_copies, flat_scores = (
+        -(-tiles // STRETCH),
+        len(query) // pairs,
+        copies.reshape(-1),
+        scores.reshape(-1),
+    )
+    q = np.empty((groups, d), np.float32)
     for place in range(start, stop):
         p, first = place // steps, place % steps * STRETCH
-        kept = copies[p]
-        for g in range(groups):
-            largest = np.float32(1e-30)
-            for x in range(d):
-                largest = max(largest, abs(query[p * groups + g, x] * unit[p, x]))
-            for x in range(d):
-                q[g, x] = np.int16(query[p * groups + g, x] * unit[p, x] / largest * levels)
         low, high = seen[p * groups, 0], seen[p * groups, 1]
-        for tile in range(first // TILE, -(-min(first + STRETCH, scores.shape[1]) // TILE)):
-            begin, end = max(tile * TILE, low), min(tile * TILE + TILE, high)
+        for g in range(groups):
+            for x in range(d):
+                q[g, x] = query[p * groups + g, x] * unit[p, x]
+        for tile in range(max(first, low // LANES), min(first + STRETCH, -(-high // LANES))):
+            for x in range(0, d, LINE // LANES):
+                prefetch(flat_copies, ((p * tiles + tile + AHEAD) * d + x) * LANES)
             for g in range(groups):
-                r, most = p * groups + g, np.int32(-(2**31) + 1)
-                for j in range(begin, end):
-                    total = np.int32(0)
-                    for x in range(d):  # the casts leave it in 32 bits: pairs of products in one instruction
-                        total = np.int32(total + np.int32(np.int32(q[g, x]) * np.int32(kept[j, x])))
-                    scores[r, j] = np.float32(total)
-                    most = max(most, total)
-                best[r, tile] = np.float32(most)
+                r = p * groups + g
+                most = tile_scores(
+                    flat_copies, p * tiles + tile, q, g, flat_scores, (r * tiles + tile) * LANES
+                )
+                if tile * LANES < low or (tile + 1) * LANES > high:
+                    most = LOWEST
+                    for j in range(max(tile * LANES, low), min((tile + 1) * LANES, high)):
+                        most = max(most, scores[r, j])
+                best[r, tile] = most

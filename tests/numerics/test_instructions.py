@@ -1,0 +1,66 @@
+"""Instructions by name against plain Python, on stretches of every length and place."""
+
+import numpy as np
+import pytest
+
+numba = pytest.importorskip("numba")
+from attnlimit.numerics.instructions import LANES, raise_to, reach, reaching, tile_scores  # noqa: E402
+
+
+@numba.njit
+def _found(rows, r, low, high, least, found):
+    number = 0
+    for j in range(low, high, LANES):
+        number = reaching(rows, r, j, high, least, found, number)
+    return number
+
+
+@numba.njit
+def _reached(values, low, high, least):
+    number = 0
+    for j in range(low, high, LANES):
+        number += reach(values, j, high, least)
+    return number
+
+
+@numba.njit
+def _raised(rows, r, low, high, best):
+    for j in range(low, high, LANES):
+        raise_to(rows, r, j, high, best, (j - low) % len(best))
+
+
+@numba.njit
+def _scored(tiles, t, query, r, scores, place):
+    return tile_scores(tiles, t, query, r, scores, place)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_stretches_of_a_row(seed):
+    """Nothing before or after the stretch counts, and no number that is none."""
+    rng = np.random.default_rng(seed)
+    length = int(rng.integers(1, 120))
+    rows = rng.normal(size=(3, length)).astype(np.float32)
+    rows[1, rng.integers(length)] = np.nan
+    low = int(rng.integers(length))
+    high, least = int(rng.integers(low, length + 1)), np.float32(rng.normal())
+    expected = [j for j in range(low, high) if rows[1, j] >= least]
+    found = np.empty(length, np.int32)
+    assert found[: _found(rows, 1, low, high, least, found)].tolist() == expected
+    assert _reached(rows[1].copy(), low, high, least) == len(expected)
+    best = np.full(2 * LANES, -9.0, np.float32)
+    _raised(rows, 1, low, high, best)
+    for c in range(len(best)):
+        assert best[c] == max([-9.0, *(x for x in rows[1, low + c : high : len(best)] if x == x)])
+
+
+@pytest.mark.parametrize("d", [1, 3, 4, 30, 64])
+def test_scores_of_a_tile(d):
+    rng = np.random.default_rng(d)
+    tiles, query = rng.integers(-127, 128, size=(5, d, LANES), dtype=np.int8), rng.normal(size=(2, d))
+    query, scores = query.astype(np.float32), np.zeros(3 * LANES, np.float32)
+    most = _scored(tiles.reshape(-1), 3, query, 1, scores, LANES)
+    expected = query[1].astype(float) @ tiles[3].astype(float)
+    np.testing.assert_allclose(scores[LANES : 2 * LANES], expected, rtol=1e-5, atol=1e-3)
+    assert most == scores[LANES : 2 * LANES].max()
+    assert not scores[:LANES].any()
+    assert not scores[2 * LANES :].any()

@@ -48,21 +48,41 @@ def one_by_one(seen: Seen, kept: Tensor, share: Tensor) -> Tensor:
 @pytest.mark.parametrize("options", [{}, {"own": True}, {"hidden": True}, {"sink": True, "hidden": True}])
 @pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
 def test_the_kernel_is_near_what_is_exact_for_one_set(spread, options):
-    """200 keys or 100: f·g/h and atoms are within 2 % of what is exact from four keys on. With fewer, n need not be whole for the
-    kernel, and the exact errors are joined by lines."""
-    seen = seen_keys(200, spread, **options)
+    """192 keys or 96, and sets that keep some of them: the saddle point and atoms are within 0.1 % of what is exact from four keys on, where n is
+    not whole as well. With fewer, the exact errors are joined by lines."""
+    seen = seen_keys(192, spread, **options)
     kept = kept_sets(seen, 0, 1, 8, 20)
-    share = shares(200)
+    share = shares(192)
     found, expected = nested_squares(seen, kept, share), one_by_one(seen, kept, share)
     assert found.shape == (3, 4, len(share))
     assert torch.equal(found.isnan(), expected.isnan())
     some = expected > 0
-    assert int(some.sum()) > 90
+    assert int(some.sum()) > 70
     off = (found / expected - 1).abs().masked_fill(~some, 0.0)
     assert float(off.max()) < 0.05
     hidden = torch.zeros_like(kept[0]) if seen.hidden is None else seen.hidden
-    number = (~(kept | hidden)).sum(2).T
-    assert float(off[share * number[..., None] >= 4].max()) < 0.02
+    n = share * (~(kept | hidden)).sum(2).T[..., None]
+    assert float(off[n >= 8].max()) < 1e-3
+    whole = (n - n.round()).abs() < 1e-9
+    assert int((whole & some).sum()) >= 5
+    assert float(off[whole & (n >= 3)].max()) < 1e-3
+
+
+@needs_numba
+@pytest.mark.parametrize("always", [0, 8])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 2.0, 6.0])
+@pytest.mark.parametrize("left", [72, 128, 1024])
+def test_any_number_of_keys_of_any_spread(left, spread, always):
+    """0.1 % at whole n from 4 to left/2 and at left/√2; two keys 0.2 %."""
+    seen = seen_keys(left + always, spread)
+    top = seen.scores.argsort(1)[None, :, left:]
+    kept = torch.zeros(1, 3, left + always, dtype=torch.bool).scatter(2, top, True)
+    share = shares(left)
+    n = share * left
+    share = share[((n - n.round()).abs() < 1e-9) | (n > left / 2)]
+    off = (nested_squares(seen, kept, share) / one_by_one(seen, kept, share) - 1).abs()
+    assert float(off[..., share * left >= 4].max()) < 1e-3
+    assert float(off.max()) < 2e-3
 
 
 @needs_numba
@@ -72,7 +92,7 @@ def test_light_draws_count():
     seen.scores[:, 0] = 40.0
     share, kept = torch.tensor([0.25, 0.125], dtype=torch.float64), torch.zeros(1, 3, 65, dtype=torch.bool)
     found, expected = nested_squares(seen, kept, share), one_by_one(seen, kept, share)
-    assert float((found / expected - 1).abs().max()) < 0.02
+    assert float((found / expected - 1).abs().max()) < 2e-3
 
 
 @needs_numba
@@ -87,7 +107,7 @@ def test_sets_do_not_disturb_each_other():
     )
     for place in range(4):  # atoms are cut otherwise
         alone = nested_squares(seen, kept[place : place + 1], share)[:, 0]
-        torch.testing.assert_close(alone, together[:, place], equal_nan=True, rtol=0.015, atol=0)
+        torch.testing.assert_close(alone, together[:, place], equal_nan=True, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("sink", [False, True])
@@ -105,7 +125,9 @@ def test_against_all_draws_of_sixteen_keys(compiled, spread, always, sink, monke
     expected = torch.stack([by_hand(seen, kept[0], n) for n in (8, 4, 2)], 1)
     assert float((found / expected - 1).abs().max()) < (2e-4 if compiled else 1e-6)
     if compiled:
-        monkeypatch.setattr(nested, "FEW", 0)  # the negative control: f·g/h is another number
+        monkeypatch.setattr(
+            nested, "FEW", 0
+        )  # the negative control: the saddle point is another number for so few
         assert float((nested_squares(seen, kept, share)[:, 0] / expected - 1).abs().max()) > 2e-3
 
 

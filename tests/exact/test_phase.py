@@ -128,14 +128,16 @@ def largest_weight(s: float, n: int) -> float:
     return found
 
 
-@pytest.mark.parametrize(("n", "weight"), [(100, 0.44), (10**4, 0.35), (10**6, 0.31)])
+@pytest.mark.parametrize(("n", "weight"), [(100, 0.4446), (10**4, 0.3526), (10**6, 0.3074)])
 def test_on_the_second_line_the_largest_weight_falls_slowly(n: int, weight: float) -> None:
-    """Gaussian scores with s² = 2 log n; by quadrature, and by brute force at n = 100 (standard error 0.0015)."""
+    """Gaussian scores with s² = 2 log n; by quadrature, and by brute force (standard errors 0.0015 and 0.0047: five of them)."""
     s = math.sqrt(2 * math.log(n))
-    assert largest_weight(s, n) == pytest.approx(weight, abs=0.005)
-    if n == 100:
-        draws = torch.randn(20_000, n, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-        assert float((s * draws).softmax(1).amax(1).mean()) == pytest.approx(largest_weight(s, n), abs=0.0075)
+    assert largest_weight(s, n) == pytest.approx(weight, abs=5e-4)
+    if n < 10**6:
+        count = 20_000 if n == 100 else 2_000
+        draws = torch.randn(count, n, generator=torch.Generator().manual_seed(0))
+        largest = (s * draws).softmax(1).amax(1)
+        assert float(largest.mean()) == pytest.approx(weight, abs=5 * float(largest.std()) / count**0.5)
 
 
 @pytest.mark.parametrize("b", [1.5, 2.0, 3.0])

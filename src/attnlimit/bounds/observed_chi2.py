@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.bounds.hypotheses import (
@@ -59,4 +61,24 @@ def observed_chi2(head: Head, law: Measure, x: Array, n: object, delta: Chance) 
         hypotheses=("Λ(4a) is finite", IID, FRESH),
         inputs={"D": D[..., 0], "D(2a)": D2[..., 0], "delta": delta},
         confidence=1 - delta,
+    )
+
+
+def effective_interval(
+    weights: Float[Tensor, "*m n"], count: Float[Tensor, "*m"]
+) -> tuple[Float[Tensor, "*m"], Float[Tensor, "*m"]]:
+    """Where the effective keys n e^{−D} of the law behind n keys lie, about 95 times of 100, by what their attention weights p show (zeros count
+    as no key): from e^{−3.92 σ} to e^{1.96 σ} times 1/Σp², σ² = Σ (p²/Σp² − 2p + 1/n)², within 1 and n.
+
+    By the central limit theorem for ⟨w⟩ and ⟨w²⟩ in log(n Σp²) = log⟨w²⟩ − 2 log⟨w⟩. Averages are skew, for keys too heavy to have been seen: so
+    the lower end is twice as far, and 1 where fewer than 100 keys carry Σp² ((Σp²)²/Σp⁴). Of Gaussian scores of deviation 0.5 to 2 and 500
+    to 16,000 keys 89 % to 98 % of the intervals covered. `observed_chi2` holds at every n, but needs the law.
+    """
+    p = weights.double()
+    square = p.square().sum(-1, keepdim=True)
+    part = (p.square() / square - 2 * p + 1 / count[..., None]).masked_fill(p == 0, 0.0)
+    reach, middle = (1.96 * part.square().sum(-1).sqrt()).exp(), 1 / square[..., 0]
+    carried = square[..., 0].square() >= 100 * p.pow(4).sum(-1)
+    return torch.where(carried, middle / reach**2, 1.0).clamp_min(1.0), torch.minimum(
+        middle * reach, count.double()
     )

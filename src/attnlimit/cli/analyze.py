@@ -124,7 +124,7 @@ def _show(run: al.Run) -> None:
         "The cheaper way of each head: all keys drawn at random, or (+) some always kept and the others drawn:",
         f"{run.heads[0].ways[-1].sampling}. all: every key that it sees. Error: rms over queries.",
         f"{enough} of {len(need)} heads reach {percent} with fewer keys than they see, {100 * total / seen:.1f} % of the "
-        "keys in all heads together. Drawing at random only:",
+        "keys in all heads together. Drawing at random only, and effective keys [about 95 %, were the keys others of the same law]:",
     ]
     by_need = sorted(
         run.heads, key=lambda one: (one.needed(facts.rel_error, "sampled").keys, -one.effective_keys[1])
@@ -132,13 +132,19 @@ def _show(run: al.Run) -> None:
     for one in (*by_need[:3], *by_need[-3:]):
         lines.append(
             f"  layer {one.layer} head {one.head}: {one.phase(facts.rel_error)} (horizon {one.horizon:.2f}, effective keys "
-            f"{one.effective_keys[1]:.1f})"
+            f"{_effective(one)})"
         )
     passages = counted(facts.passages, "passage")
     lines.append(f"Method: {facts.method}; {facts.queries} queries, {passages}, seed {facts.seed}.")
     out.print("\n".join(lines))
     if run.answer is not None:
         _show_answer(run)
+
+
+def _effective(one: al.HeadReport) -> str:
+    """Effective keys with their interval."""
+    ends = one.effective_interval
+    return f"{one.effective_keys[1]:.1f}" + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")
 
 
 def _show_answer(run: al.Run) -> None:

@@ -9,6 +9,7 @@ one by one, see `numerics.outcomes`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -122,10 +123,14 @@ class DrawnKeys:
 
     def _start(self, terms: Terms, always: float) -> float:
         """λ below which nothing is seen: n E min(1, λ|y|) and λ|y_S| are 1e-10."""
-        tau = torch.arange(-700.0, 60.0, 2.0, dtype=torch.float64)
-        size = (terms.y.abs() + terms.reach).log() + tau[:, None]
-        seen = self.n * (size.clamp_max(0.0).exp() @ terms.mass) + abs(always) * tau.exp()
-        return math.exp(float(tau[max(0, int((seen > 1e-10).to(torch.int8).argmax()) - 1)]))
+        size, tau = (terms.y.abs() + terms.reach).log(), range(-700, 60, 2)
+
+        def seen(one: int) -> float:
+            return self.n * float((size + one).clamp_max(0.0).exp() @ terms.mass) + abs(always) * math.exp(
+                one
+            )
+
+        return math.exp(tau[max(0, bisect_right(tau, 1e-10, key=seen) - 1)])
 
     def enumerated(self) -> tuple[Tensor, Tensor] | None:
         """All errors in order with their probabilities, where there are few and values do not spread."""

@@ -20,8 +20,8 @@ from attnlimit.studies.store import NAME
 from attnlimit.studies.view import open_run
 from attnlimit.studies.work import Ended, unpack
 
-SAMPLED, LEAST, LIMIT = 3, 2, 30.0
-"""Points tried, replicates of each where they can be split, and seconds that all of it may take."""
+SAMPLED, LIMIT = 3, 30.0
+"""Points tried, and seconds that all of it may take."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _samples(study: Study) -> Iterator[Sample]:
     for index, what in enumerate(points(study)):
         if index in wanted:
             first = next(islice(tasks(study, what, 0, study.replicates), 1))
-            least = LEAST if study.precision is None else first.count
+            least = found.tried if study.precision is None else first.count
             part, times = found.model_validate(what).brief()
             small = replace(first, what=part.model_dump(mode="json"), count=min(first.count, least))
             yield Sample(small, times)

@@ -119,6 +119,8 @@ class Kind(Fields):
     """Whether one task computes several replicates; else each replicate is a task."""
     least: ClassVar[int] = 1
     """Replicates of a task."""
+    tried: ClassVar[int] = 2
+    """Replicates of a task that is tried for an estimate: many where what comes before them takes long."""
     noise: ClassVar[bool] = True
     """Whether replicates differ."""
     narrows: ClassVar[bool] = False

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from attnlimit.bounds.observed_chi2 import effective_interval
 from attnlimit.designs import Kept, Sampling
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
@@ -75,6 +76,9 @@ class HeadReport:
     output_share: NonNegativeFloat | None
     """E‖W_h Γ_h‖² over that of all heads of the layer together, W the output projection; None: not found."""
 
+    effective_interval: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
+    """About 95 % interval of the median of `effective_keys`, were the keys others of the same law: medians of its ends over queries."""
+
     def __post_init__(self) -> None:
         for way in self.ways:
             end = way.curve.keys_at(way.curve.n[-1])
@@ -129,6 +133,7 @@ class Measured:
     spreads: list[Tensor] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     effective: list[Tensor] = field(default_factory=list)
+    """1/Σp² and the ends of its interval, (3, queries)."""
     visible: list[Tensor] = field(default_factory=list)
     shares: dict[str, list[Tensor]] = field(default_factory=dict)
 
@@ -140,7 +145,9 @@ class Measured:
         count = (~hidden).sum(1)
         p = scores.softmax(1) if seen.sink is None else _softmax_with_sink(scores, seen.sink)
         self.limits.append((p @ seen.values).double().square().sum(1))
-        self.effective.append(1 / p.double().square().sum(1))
+        self.effective.append(
+            torch.stack([1 / p.double().square().sum(1), *effective_interval(p, count.double())])
+        )
         self.visible.append(count.double())
         finite = scores.double().masked_fill(hidden, 0.0)
         mean = finite.sum(1) / count
@@ -156,7 +163,7 @@ class Measured:
         self.squares.append([squares(seen, self.n, one, positions, binned=binned) for one in self.samplings])
 
     def report(self, layer: int, head: int, share: float | None) -> HeadReport:
-        visible, effective = torch.cat(self.visible), torch.cat(self.effective)
+        visible, effective = torch.cat(self.visible), torch.cat(self.effective, 1)
         horizon = float(self.moments.horizon())
         sharp = exponents(horizon)
         curves = [self._curves(k) for k in range(len(self.samplings))]
@@ -170,7 +177,7 @@ class Measured:
             horizon=horizon,
             score_spread=_quantiles(torch.cat(self.spreads)),
             score_counts=tuple(int(count) for count in torch.stack(self.scores).sum(0)),
-            effective_keys=_quantiles(effective),
+            effective_keys=_quantiles(effective[0]),
             visible_keys=float(visible.mean()),
             shares={key: float(torch.cat(parts).mean()) for key, parts in self.shares.items()},
             ways=ways,
@@ -180,6 +187,7 @@ class Measured:
             asymptotic_exponent=float(sharp.rms),
             published_exponent=float(sharp.paper),
             output_share=share,
+            effective_interval=(float(effective[1].median()), float(effective[2].median())),
         )
 
     def _curves(self, k: int) -> tuple[ErrorCurve, ...]:

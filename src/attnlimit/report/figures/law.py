@@ -17,6 +17,8 @@ from attnlimit.studies.kinds.error_law import LawQuantiles
 POINTS = 61
 JUMPS = 200
 """Outcomes up to which steps are drawn."""
+BESIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+"""Right of the axes, where lines fill them."""
 
 
 @figure.register(ErrorLaw)
@@ -54,9 +56,9 @@ def law_figure(found: Sequence[tuple[str, LawQuantiles]]) -> Figure:
             reach = np.stack([middle[:, k] - low[:, k], high[:, k] - middle[:, k]])
             dots(ax, one.n, middle[:, k], reach, "o", shade, None, markersize=3)
             ax.axhline(z[k], color=shade, linestyle="--", linewidth=0.8)
-        finish(ax, "tokens n", "", title, log="x")
+        finish(ax, "tokens n", "", title, log="x", legend=BESIDE)
     axes[0].set_ylabel("quantile of the error / standard deviation by the CLT")
-    _one_legend(axes)
+    _one_legend(axes[::-1])
     return drawn
 
 

@@ -64,6 +64,7 @@ class DifferentKeys(Kind):
     title = "different keys"
     result = DifferentErrors
     together = True
+    tried = 2000
 
     population: Literal["random", "two_heavy"] = "random"
     keys: Annotated[int, Field(ge=2, le=4096)]
@@ -91,9 +92,12 @@ class DifferentKeys(Kind):
             torch.Generator().manual_seed(seed),
             torch.zeros(replicates, len(self.n)).double(),
         )
+        weight, values = tokens.tokens[:, 0].softmax(0), tokens.values[:, 0]
+        pairs = torch.stack([weight, weight * (values - weight @ values)], 1)
         for row in squares:
-            places = Different().places(self.keys, self.n, generator)
-            row += torch.stack([_square(tokens, some) for some in places])
+            drawn = (pairs[some].sum(0) for some in Different().places(self.keys, self.n, generator))
+            total, error = torch.stack(list(drawn), 1)
+            row += (error / total).square()
         few = max(math.comb(self.keys, n) for n in self.n) <= MOST_SETS
         sets = torch.stack([_mean_over_sets(tokens, n) for n in self.n]) if few else None
         independent = _squares(tokens, self.n)
@@ -106,11 +110,6 @@ class DifferentKeys(Kind):
 def _squares(tokens: Empirical, n: Sequence[int], draw: Draw | None = None) -> Float[Tensor, " n"]:
     sampling = Sampling() if draw is None else Sampling(draw=draw)
     return exact_error(Head([[1.0]], [[1.0]]), tokens, n, [[1.0]], sampling=sampling).mean_square[0]
-
-
-def _square(tokens: Empirical, places: Tensor) -> Tensor:
-    weight, values = tokens.tokens[:, 0].softmax(0), tokens.values[:, 0]
-    return ((weight[places] @ values[places]) / weight[places].sum() - weight @ values).square()
 
 
 def _mean_over_sets(tokens: Empirical, n: int) -> Tensor:

@@ -61,6 +61,7 @@ class ErrorLaws(Setting):
     title = "laws of the error"
     result = LawQuantiles
     together = True
+    tried = 500
 
     levels: Annotated[list[Level], Field(min_length=1)] = LEVELS
 

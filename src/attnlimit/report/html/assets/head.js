@@ -73,7 +73,7 @@ function makeHead(view) {
     const range = (values) => `${words.number(values[1])} (${words.number(values[0])} to ${words.number(values[2])})`;
     const rows = [
       ["Keys needed", `${counted(needed(one, "best"))} of ${words.count(one.visible_keys)}; random keys only ${counted(needed(one, "sampled"))}, keep and draw ${counted(needed(one, "kept"))}`],
-      ["Effective keys", `${range(one.effective_keys)} of ${words.count(one.visible_keys)}`],
+      ["Effective keys", `${range(one.effective_keys)} of ${words.count(one.visible_keys)}${one.effective_interval ? `; about 95 % interval of the median, were the keys others of the same law: ${one.effective_interval.map(words.number).join(" to ")}` : ""}`],
       ["Spread of scores s", range(one.score_spread)],
       ["Horizon H", words.number(one.horizon)],
       ["Slope, n from " + one.exponent_range.map(words.count).join(" to "), `−${words.number(one.local_exponent)}`],

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
+from attnlimit.errors import LimitDoesNotExist, NotKnown
 from attnlimit.inputs import Array, Device, Seeded, as_count, as_generator, as_points, widened
 from attnlimit.measures.spec import Spec
 from attnlimit.numerics.atoms import Atoms
@@ -43,9 +43,11 @@ class Tail:
     """P(e^{aᵀy} > t) ~ constant·t^{−index}: the weights of n keys have heavy tails, and a key of large weight w is, in the mean,
     slope·log w + offset."""
 
+    unknown: ClassVar[str] = "constant is nan where the tail falls slower than any power"
+
     index: float
     constant: float
-    """inf where it is not a constant but grows like a power of log t, nan where the tail falls slower than any power."""
+    """inf where it is not a constant but grows like a power of log t."""
     slope: Float[Tensor, " d"]
     offset: Float[Tensor, " d"]
     nodes: tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None = None
@@ -97,8 +99,6 @@ class Measure(ABC):
 
     def __init__(self, dim: int, *, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> None:
         self.dim = as_count(dim, "dim")
-        if not dtype.is_floating_point:
-            raise InputError(f"dtype must be a floating type, got {dtype}.")
         self._like = widened(torch.empty(0, dtype=dtype, device=device))
 
     @classmethod

@@ -131,7 +131,7 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
             raise TooLarge(
                 f"{what} needs more memory than there is ({told}): use fewer numbers at once, or a larger machine."
             ) from problem
-        if _has_nan(found):
+        if not skip and _has_nan(found):  # methods may answer nan where they say so
             raise InputError(f"{what} {RANGE} (nan): {MODERATE}")
         return found
 

@@ -43,11 +43,9 @@ class Tail:
     """P(e^{aᵀy} > t) ~ constant·t^{−index}: the weights of n keys have heavy tails, and a key of large weight w is, in the mean,
     slope·log w + offset."""
 
-    unknown: ClassVar[str] = "constant is nan where the tail falls slower than any power"
-
     index: float
     constant: float
-    """inf where it is not a constant but grows like a power of log t."""
+    """inf where it is not a constant but grows like a power of log t, nan where the tail falls slower than any power."""
     slope: Float[Tensor, " d"]
     offset: Float[Tensor, " d"]
     nodes: tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None = None

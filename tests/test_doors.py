@@ -96,8 +96,8 @@ def test_the_table_of_unfit_calls():
         (lambda: al.exact_error(HEAD, TOKENS, 4, X, sampling=OWN, positions=[1, 2]), "positions must be 1 whole numbers, one a query"),
         (lambda: al.measure_convergence(HEAD, LAW, 4, queries=al.Given(X, [0])), "positions are places among the keys of a population"),
         (lambda: al.FromSampler(lambda u: [1.0], dim=1), r"transform must give a tensor of shape \(4096, 1\), it gave \[1.0\]"),
-        (lambda: al.Sphere(2, dtype="int"), "dtype must be a floating type, got torch.int32"),
-        (lambda: al.Sphere(2, dtype="doubly"), "dtype must be a dtype of torch, got 'doubly'. Such are torch.float64"),
+        (lambda: al.Sphere(2, dtype="int"), "dtype must be a floating dtype of torch, got 'int'"),
+        (lambda: al.Sphere(2, dtype="doubly"), "dtype must be a floating dtype of torch, got 'doubly'. Such are torch.float64"),
         (lambda: al.Sphere(2, device="cuda:99"), "device must be a device of this machine, such as cpu or cuda, got 'cuda:99'"),
         (lambda: al.Sphere(2, radius=10**400), "radius must be a finite number above 0, got inf"),
         (lambda: LAW.sample(3, generator="a"), r"generator must be a torch.Generator or a seed \(int\), got 'a'"),
@@ -117,6 +117,33 @@ def test_the_table_of_unfit_calls():
 def test_refusals_say_what_got_why_and_what_to_do(call, message):
     with pytest.raises(al.AttnlimitError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: al.two_query_covariance(HEAD, LAW, 4, X[0], [1e300, 1e300]), r"two_query_covariance leaves the range of floating point \(.*\): some argument is too large"),
+        (lambda: al.fit_log([4, 16, 64], [5e299, 2.6e299, 1.2e299], standard_errors=[0.001] * 3), r"fit_log leaves the range of floating point \(nan\)"),
+        (lambda: icl.LinearRegression(2).exact_risk(torch.eye(3).double(), 1e300 * torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
+        (lambda: icl.LinearRegression(2).draw(2, 4, 0, dtype=torch.int64), "dtype must be a floating dtype of torch, got torch.int64"),
+        (lambda: al.Given(X, float("nan")), "positions must be 1 whole numbers, one a query, got nan"),
+        (lambda: al.fit_log([4, 16], [1.0, 0.5], resamples=10**12), "resamples must be a whole number of at most 999,999"),
+        (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), X[0], [100], direction=X), r"direction must be one vector, or one for each query, \(2,\), got \(1, 2\)"),
+        (lambda: al.mean_output_error(HEAD, LAW, 4, LAW.sample(65, generator=0).tokens), "takes at most 64 different queries, got 65: all pairs"),
+        (lambda: al.heavy_tails(al.Head([[1.0]]), al.Laplace(1), [7e299], [10]), "Laplace.tail needs more memory than there is"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_numbers_beyond_the_range_are_refused(call, message):
+    with pytest.raises(al.AttnlimitError, match=message):
+        call()
+
+
+def test_nan_that_means_something_is_given_back():
+    """Too few keys for the stable law, whose size is not known there."""
+    found = al.heavy_tails(al.Head([[1.0]]), al.Laplace(1), [0.7], [2])
+    assert found.stable is not None
+    assert bool(found.stable.isnan().all())
 
 
 def test_sampled_attention_needs_a_model():

@@ -36,7 +36,7 @@ import torch
 from jaxtyping import AbstractArray
 from torch import Tensor
 
-from attnlimit.errors import InputError, TooLarge
+from attnlimit.errors import AttnlimitError, InputError, TooLarge
 from attnlimit.inputs import as_device, as_number, shown
 
 T = TypeVar("T")
@@ -44,6 +44,10 @@ NO: Any = object()
 """Said by a check whose kind of thing this is not."""
 Sizes = dict[str, tuple[int, str]]
 """What letters in the shapes of a call stand for, and the argument that said so."""
+
+
+RANGE = "leaves the range of floating point"
+MODERATE = "some argument is too large or too small for it; use moderate ones."
 
 
 class Check(NamedTuple):
@@ -113,16 +117,23 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
         for name, value in named.items():
             if name in checks:
                 named[name] = _taken(checks[name], value, name, sizes)
+        what = function.__qualname__.removesuffix(".__init__")
         try:
-            return function(*given, **named)
-        except (MemoryError, RuntimeError) as problem:
+            found = function(*given, **named)
+        except (MemoryError, RuntimeError, ArithmeticError) as problem:
+            if isinstance(problem, AttnlimitError):
+                raise
+            told = " ".join(str(problem).split())[:160] or type(problem).__name__
+            if isinstance(problem, ArithmeticError):
+                raise InputError(f"{what} {RANGE} ({told}): {MODERATE}") from problem
             if not _of_memory(problem):
                 raise
-            what = function.__qualname__.removesuffix(".__init__")
             raise TooLarge(
-                f"{what} needs more memory than there is ({' '.join(str(problem).split())[:160] or 'MemoryError'}): "
-                "use fewer numbers at once, or a larger machine."
+                f"{what} needs more memory than there is ({told}): use fewer numbers at once, or a larger machine."
             ) from problem
+        if not skip and _has_nan(found):  # methods may answer nan where they say so
+            raise InputError(f"{what} {RANGE} (nan): {MODERATE}")
+        return found
 
     through.has_door = True  # type: ignore[attr-defined]
     return through
@@ -135,8 +146,18 @@ def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
     return found
 
 
+def _has_nan(found: Any) -> bool:
+    """In a result or its fields; classes where nan means something say what in `unknown`."""
+    inside = found if isinstance(found, tuple) else (found, *getattr(found, "__dict__", {}).values())
+    return not hasattr(found, "unknown") and any(
+        bool((one != one).any()) if isinstance(one, Tensor) and not one.is_meta else one != one
+        for one in inside
+        if isinstance(one, Tensor | float)
+    )
+
+
 def _of_memory(problem: BaseException) -> bool:
-    words = "can't allocate memory|not enough memory|Storage size calculation overflowed"
+    words = "can't allocate memory|not enough memory|Storage size calculation overflowed|invalid size, possible overflow"
     return isinstance(problem, MemoryError | torch.OutOfMemoryError) or bool(re.search(words, str(problem)))
 
 
@@ -196,7 +217,7 @@ def _path(value: Any, *_: object) -> Any:
 
 def _dtype(value: Any, *_: object) -> Any:
     found = getattr(torch, value.removeprefix("torch."), NO) if isinstance(value, str) else value
-    return found if isinstance(found, torch.dtype) else NO
+    return found if isinstance(found, torch.dtype) and found.is_floating_point else NO
 
 
 def _iterable(value: Any, *_: object) -> Any:
@@ -212,7 +233,7 @@ PLAIN: dict[Any, tuple[str, Callable[..., Any]] | tuple[str, Callable[..., Any],
     NoneType: ("None", lambda value, *_: value if value is None else NO),
     Path: ("a path", _path),
     os.PathLike: ("a path", _path),
-    torch.dtype: ("a dtype of torch", _dtype, "Such are torch.float64 and torch.float32."),
+    torch.dtype: ("a floating dtype of torch", _dtype, "Such are torch.float64 and torch.float32."),
     torch.device: ("", lambda value, name, _: as_device(value, name)),
     Tensor: ("a tensor", lambda value, *_: value if isinstance(value, Tensor) else NO),
     np.ndarray: ("a numpy array", lambda value, *_: value if isinstance(value, np.ndarray) else NO),

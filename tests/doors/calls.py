@@ -202,15 +202,15 @@ def core() -> Iterator[Call]:
 def of_bounds() -> Iterator[Call]:
     head, law, x = al.Head([[0.5, 0.0], [0.0, 0.5]]), al.Sphere(2), [1.0, 0.5]
     basic: dict[str, Any] = {"head": head, "law": law, "x": x, "n": [100, 1000]}
-    yield Call("bounds.averaged", bounds.averaged, {"head": head, "law": law, "n": [100], "queries": law, "method": None, "generator": 0, "samples": 64, "delta": 0.1})  # fmt: skip
+    yield Call("bounds.averaged", bounds.averaged, {"head": head, "law": law, "n": [100], "queries": law, "method": None, "generator": 0, "samples": 64, "delta": 0.1}, infinite=True)  # fmt: skip
     yield Call("bounds.all_bounds", bounds.all_bounds, {})
-    yield Call("bounds.berry_esseen", bounds.berry_esseen, {**basic, "direction": [1.0, 0.0]})
+    yield Call("bounds.berry_esseen", bounds.berry_esseen, {**basic, "direction": [1.0, 0.0]}, infinite=True)
     tokens = law.sample(500, generator=0)
-    yield Call("bounds.empirical", bounds.empirical, {"head": head, "tokens": tokens, "x": x, "delta": 0.1, "population": law})  # fmt: skip
-    yield Call("bounds.fixed_query", bounds.fixed_query, {**basic, "delta": 0.1})
-    yield Call("bounds.mean_square", bounds.mean_square, basic)
-    yield Call("bounds.observed_chi2", bounds.observed_chi2, {**basic, "delta": 0.1})
-    yield Call("bounds.uniform", bounds.uniform, {"head": head, "law": law, "radius": 1.0, "n": [10**6], "delta": 0.1, "method": None})  # fmt: skip
+    yield Call("bounds.empirical", bounds.empirical, {"head": head, "tokens": tokens, "x": x, "delta": 0.1, "population": law}, infinite=True)  # fmt: skip
+    yield Call("bounds.fixed_query", bounds.fixed_query, {**basic, "delta": 0.1}, infinite=True)
+    yield Call("bounds.mean_square", bounds.mean_square, basic, infinite=True)
+    yield Call("bounds.observed_chi2", bounds.observed_chi2, {**basic, "delta": 0.1}, infinite=True)
+    yield Call("bounds.uniform", bounds.uniform, {"head": head, "law": law, "radius": 1.0, "n": [10**6], "delta": 0.1, "method": None}, infinite=True)  # fmt: skip
     yield Call("bounds.Bound", bounds.Bound, {"name": "b", "value": torch.ones(2), "kind": "k", "formula": "f", "hypotheses": ("h",), "inputs": {"n": 2}, "confidence": 0.9, "constant": torch.ones(2), "exponent": 0.5}, ("name", "kind", "formula", "inputs", "hypotheses"), record=True)  # fmt: skip
 
 

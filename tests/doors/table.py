@@ -38,6 +38,8 @@ import attnlimit as al
 from attnlimit.errors import AttnlimitError
 
 SECONDS = 10.0
+WORK = 12
+"""So many times as long may a call take until it first says how far it is."""
 MEMORY = 4 * 2**30
 WORDS = st.sampled_from(["", "a", "nan", "float32", "cuda", "path/that/is/not", "\0", "[/]", "π" * 9, b"x"])
 WHOLE = st.sampled_from([0, -1, 1, 2, 3, 10**6, 10**30, -(10**30), 2**63, True, False])
@@ -169,6 +171,10 @@ class Hang(BaseException):
     """A call took longer than it may."""
 
 
+class AtWork(BaseException):
+    """A call that was asked for much work says how far it is."""
+
+
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """So many seconds of work, and six times as many of waiting: other processes do not count as a hang."""
@@ -211,14 +217,24 @@ def numbers(value: object, depth: int = 0) -> Iterator[float]:
 
 def tried(call: Call, arguments: dict[str, Any], seconds: float = SECONDS) -> tuple[str, str]:
     """(right, refused, words, raw, nan or hang; what there is to read)."""
+    start = time.process_time()
+
+    def progress(*_: object) -> None:
+        if time.process_time() - start > seconds:
+            raise AtWork
+
+    told = "progress" in arguments and arguments["progress"] is call.arguments["progress"]
+    arguments = {**arguments, "progress": progress} if told else arguments
     try:
-        with limited(seconds):
+        with limited(WORK * seconds if told else seconds):
             found = call.make(**arguments)
             repr(found)
     except AttnlimitError as error:
         text = str(error)
         fine = len(text) > 15 and text.rstrip()[-1] in ".…)" and "\n" not in text and len(text) < 1500
         return ("refused" if fine else "words"), text
+    except AtWork:
+        return "right", "at work"
     except Hang:
         return "hang", ""
     except RecursionError as error:

@@ -39,6 +39,7 @@ def test_against_every_draw_of_a_population(n: int, weights: list[float] | None)
     torch.testing.assert_close(found.covariance[0], expected, rtol=1e-6, atol=1e-8)
     assert found.to_dict()["n"] == [n]
     curve = mean_output_error(HEAD, tokens, n, X)
+    torch.testing.assert_close(mean_output_error(HEAD, tokens, n, torch.cat([X, X])).error, curve.error)
     assert curve.at(n) ** 2 == pytest.approx(float(mean), rel=1e-6)
 
 

@@ -62,7 +62,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "scale": (lambda: al.Laplace(3, scale=float("nan")), "scale must be a finite number above 0, got nan"),
     "df": (lambda: al.StudentT(3, df=0.0), "df must be a finite number above 0, got 0.0"),
     "dim": (lambda: al.Sphere(0), "dim must be a whole number of at least 1, got 0"),
-    "dtype": (lambda: al.Sphere(3, dtype=torch.int32), "dtype must be a floating type, got torch.int32"),
+    "dtype": (lambda: al.Sphere(3, dtype=torch.int32), "dtype must be a floating dtype of torch, got torch.int32"),
     # questions
     "dimension of a": (lambda: al.Sphere(3).cgf([1.0, 2.0]), r"a must have shape \(\*batch, 3\), got \(2,\): the last axis"),
     "scalar a": (lambda: al.Sphere(1).cgf(1.0), r"a must have shape \(\*batch, 1\), got \(\)"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnlimit.attention import Head, clt
 from attnlimit.bounds.hypotheses import FRESH, IID, check_finite, check_head, token_counts
 from attnlimit.bounds.result import Bound
+from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_points
 from attnlimit.measures import Measure
 
@@ -44,6 +45,10 @@ def berry_esseen(head: Head, law: Measure, x: Array, n: object, direction: Array
     e = torch.linalg.eigh(limit.shape).eigenvectors[..., -1]
     if direction is not None:
         given = as_points(direction, e.shape[-1], "direction", like=e)
+        if given.ndim > 1 and given.shape != e.shape:
+            raise InputError(
+                f"direction must be one vector, or one for each query, {tuple(e.shape)}, got {tuple(given.shape)}."
+            )
         e = (given / given.norm(dim=-1, keepdim=True)).expand_as(e)
     along = (e * (limit.shape @ e[..., None])[..., 0]).sum(-1)
     tau = ((limit.log_chi2 + along.log()) / 2).clamp_min(-600).exp()

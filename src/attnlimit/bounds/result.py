@@ -29,7 +29,7 @@ class Bound:
     """1 − δ when the bound may fail with probability δ, else None."""
     constant: Float[Tensor, "*shape"] | None = None
     """C = bound·n^exponent, without the cap at the diameter of the values, or None where there is no such form.
-    Where it depends on n it does so only through log n."""
+    Where it depends on n it does so only through log n; inf where it is beyond floating point."""
     exponent: float | None = None
 
     def __post_init__(self) -> None:

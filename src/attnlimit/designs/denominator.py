@@ -42,6 +42,6 @@ class Denominator:
 
     def drawn(self, number: Float[Tensor, "*q"], width: Float[Tensor, "*q"]) -> Float[Tensor, "*q"]:
         """The same from R and R σ / D."""
-        z = NormalDist().inv_cdf(1 - self.chance / 2)
+        z = -NormalDist().inv_cdf(self.chance / 2)
         plain = (z / self.error * width.double()).square()
         return (plain / (1 + plain / number.clamp_min(1))).ceil().clamp_min(FEWEST).minimum(number.double())

@@ -73,6 +73,8 @@ def _accumulate(start: int, stop: int, lam: Any, y: Any, gap: Any, mass: Any, be
     for k in range(start, stop):
         real = imaginary = 0.0
         for j in range(len(y)):
+            if mass[j] == 0.0:
+                continue
             turn, there = lam[k] * gap[j], 1.0
             if turn > 4.5:
                 real -= mass[j]

@@ -94,7 +94,7 @@ def sample_complexity(
     if not sampling.draw.repeats:
         most = int(rest_of(head, measure, x, sampling, positions).number.min())
     prepared = prepare(head, measure, x, most, sampling, positions=positions)
-    z = 1.0 if delta is None else NormalDist().inv_cdf(1 - delta / 2)
+    z = 1.0 if delta is None else -NormalDist().inv_cdf(delta / 2)
     goal = torch.full((len(x),), target / z, dtype=torch.float64)
     per_query = _least(lambda n: prepared.moments(n)[0].sqrt(), goal, most)
     if delta is not None:

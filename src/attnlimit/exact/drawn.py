@@ -31,6 +31,8 @@ AT_ONCE = 2**20
 """Phases in memory."""
 NODES = 1e-6
 """What nodes of a density leave."""
+NEVER = 1e-14
+"""The chance that one of n keys is among the rarest atoms, which are left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,9 @@ class DrawnKeys:
             turn, spread, step = (torch.gradient(part)[0].abs() for part in (y, reach, self.log_weight))
             # what turns fast is left out also where neighbours' phases agree: where y turns round, and at edges
             gap = torch.where(atoms.nodes, (turn - spread).abs().maximum(y.abs() * step.max()), 0.0)
+        if self.draw.repeats:
+            ordered, order = mass.sort()
+            mass[order[ordered.cumsum(0) * self.n < NEVER]] = 0.0
         return Terms(y, reach, mass, float(self.rest.number[0, 0]), atoms.around, gap)
 
     @cached_property

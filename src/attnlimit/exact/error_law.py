@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,7 @@ class ErrorLaw(Drawn):
 
         wanted = float(scipy.special.ndtri(q))
 
+        @cache
         def beyond(t: float) -> float:  # nearly a straight line
             return float(scipy.special.ndtri(min(max(self._below(t), 1e-15), 1 - 1e-15))) - wanted
 

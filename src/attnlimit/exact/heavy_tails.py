@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import scipy
 import torch
@@ -42,6 +42,7 @@ class HeavyTails(Recorded, Drawn):
     `direction`, in which heavy keys lie; weights are p_i = w_i/Σw. A curve is None where it is not known, or there is no such thing."""
 
     also = ("limit_exists", "exponent", "sum_squares_limit", "largest_limit")
+    unknown: ClassVar[str] = "stable is nan where n is too small for it"
 
     n: tuple[int, ...]
     index: float
@@ -219,6 +220,7 @@ def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> Curves:
         return None, flat, None, None, None, stable
     rms = exact_error(head, law, line.sizes, x).rms[0].double()
     law_of, output = law_at(head, law, x[None], PLAIN, None), line.mean(*tail.nodes)
-    found = [(one.median_abs, *one.interval(SHARE)) for one in map(law_of, line.sizes)]
-    typical, low, high = torch.tensor(found, dtype=torch.float64).T
+    laws = {n: law_of(n) for n in set(line.sizes)}
+    found = {n: (one.median_abs, *one.interval(SHARE)) for n, one in laws.items()}
+    typical, low, high = torch.tensor([found[n] for n in line.sizes], dtype=torch.float64).T
     return output, flat, rms, typical, torch.stack([low, high]), stable

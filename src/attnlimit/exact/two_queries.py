@@ -28,6 +28,8 @@ COARSE = 0.8
 DEGREES, ALLOWED = (6, 8, 10, 12), 1e-3
 """Of the polynomials of a table, raised until what they say at some pairs is right to this share of the largest."""
 CHECKED = 24
+MOST_QUERIES = 64
+"""Of which all pairs are integrated: some seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +107,19 @@ def mean_output_error(
     if queries is None:
         return _fresh(head, measure, sizes)
     x = head.rows(queries)
-    a = head.score_vector(x)
-    square = torch.zeros(len(sizes), dtype=torch.float64)
+    a, times = head.score_vector(x).unique(dim=0, return_counts=True)
+    if len(a) > MOST_QUERIES:
+        raise InputError(
+            f"mean_output_error takes at most {MOST_QUERIES} different queries, got {len(a)}: all pairs are integrated. Leave queries out "
+            "(fresh ones), or use measure_convergence(…, statistic='mean') (Monte Carlo)."
+        )
+    square, share = torch.zeros(len(sizes), dtype=torch.float64), (times / times.sum()).tolist()
     for i in range(len(a)):
         for j in range(i + 1):
             trace = _covariance(head, measure, sizes, a[i], a[j]).diagonal(dim1=-2, dim2=-1).sum(-1)
-            square += trace * (1 if i == j else 2) / len(a) ** 2
+            square += trace * (1 if i == j else 2) * share[i] * share[j]
     scale = float(head(measure)(x).double().mean(0).norm())
-    method = f"exact (double Laplace quadrature), mean output of {len(a)} given queries"
+    method = f"exact (double Laplace quadrature), mean output of {len(x)} given queries"
     return ErrorCurve(tuple(sizes), square.clamp_min(0).sqrt(), method=method, scale=scale)
 
 

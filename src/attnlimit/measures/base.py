@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
+from attnlimit.errors import LimitDoesNotExist, NotKnown
 from attnlimit.inputs import Array, Device, Seeded, as_count, as_generator, as_points, widened
 from attnlimit.measures.spec import Spec
 from attnlimit.numerics.atoms import Atoms
@@ -97,8 +97,6 @@ class Measure(ABC):
 
     def __init__(self, dim: int, *, dtype: torch.dtype = torch.float64, device: Device = "cpu") -> None:
         self.dim = as_count(dim, "dim")
-        if not dtype.is_floating_point:
-            raise InputError(f"dtype must be a floating type, got {dtype}.")
         self._like = widened(torch.empty(0, dtype=dtype, device=device))
 
     @classmethod

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from attnlimit.errors import InputError
+from attnlimit.inputs import whole
 from attnlimit.rates.logs import Logs
 
 Contrast: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -94,8 +95,4 @@ def checked_level(level: float) -> float:
     return float(level)
 
 
-def checked_count(count: int) -> int:
-    """At least 1000 resamples: fewer cannot tell the ends of a 95 % interval."""
-    if count < 1000:
-        raise InputError(f"resamples must be a whole number of at least 1000, got {count!r}.")
-    return count
+Resamples: TypeAlias = Annotated[int, whole(1000, 999_999, ": fewer cannot tell the ends of a 95 % interval")]

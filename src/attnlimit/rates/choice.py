@@ -12,6 +12,7 @@ from jaxtyping import Float
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, Seeded, as_generator
+from attnlimit.rates.bootstrap import Resamples
 from attnlimit.rates.bootstrap import resamples as resampled
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power, narrow
 from attnlimit.rates.logs import Logs, logs
@@ -51,7 +52,7 @@ def choose(
     standard_errors: Array | None = None,
     statistic: str = "mean",
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: Resamples = 2000,
     max_width: float | None = None,
     generator: Seeded = 0,
 ) -> Choice:

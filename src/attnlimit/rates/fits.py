@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, RateNotResolved
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, Seeded, as_counts, as_generator, as_positive
-from attnlimit.rates.bootstrap import Contrast, checked_count, checked_level, studentised
+from attnlimit.rates.bootstrap import Contrast, Resamples, checked_level, studentised
 from attnlimit.rates.logs import Logs, logs
 
 
@@ -80,7 +80,7 @@ def fit_power(
     standard_errors: Array | None = None,
     statistic: str = "mean",
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: Resamples = 2000,
     max_width: float | None = None,
     generator: Seeded = 0,
 ) -> PowerFit:
@@ -100,7 +100,7 @@ def fit_power(
     >>> fit_power([10, 100, 1000], [0.1, 0.01, 0.001])
     PowerFit(exponent 1, 95 % interval 1 to 1)
     """
-    level, resamples = checked_level(level), checked_count(resamples)
+    level = checked_level(level)
     data = logs(n, errors, standard_errors, statistic)
     x = data.log_n
 
@@ -127,7 +127,7 @@ def fit_log(
     standard_errors: Array | None = None,
     statistic: str = "mean",
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: Resamples = 2000,
     generator: Seeded = 0,
 ) -> LogFit:
     """error = C/log n, by weighted least squares of log error + log log n; arguments as for `fit_power`.
@@ -135,7 +135,7 @@ def fit_log(
     >>> fit_log([10, 100, 1000], [0.6, 0.3, 0.2])
     LogFit(1.382/log n, 95 % interval 1.382 to 1.382)
     """
-    level, resamples = checked_level(level), checked_count(resamples)
+    level = checked_level(level)
     data = logs(n, errors, standard_errors, statistic)
     if data.n[0] < 2:
         raise InputError("C/log n is infinite at n = 1: leave that size out.")

@@ -44,7 +44,9 @@ class Given:
     positions: Array | None = None
 
     def __post_init__(self) -> None:
-        as_float(self.x, "queries")
+        x = as_float(self.x, "queries")
+        if self.positions is not None:
+            as_places(self.positions, x.shape[:-1].numel(), 2**63, x.device)
 
 
 Queries: TypeAlias = Array | int | Fresh | Given | None

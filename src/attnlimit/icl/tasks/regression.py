@@ -118,7 +118,10 @@ class LinearRegression(InContextTask):
         constant = ((c @ query) * c).sum(-1)
         linear = ((query @ M @ P) * M).sum((-2, -1))
         quadratic = 2 * (product @ product).trace() * v2.square() * ((u2 @ query) * u2).sum(-1)
-        return (constant + linear + quadratic) / 2
+        risk = (constant + linear + quadratic) / 2
+        if bool(risk.isnan().any()):
+            raise InputError("The risk leaves the range of floating point: U or V is too large.")
+        return risk
 
     def bayes(self, prompts: Prompts) -> Float[Tensor, " B"]:
         """Ridge regression with the true variances, the Bayes prediction: x_qᵀP Xᵀ(X P Xᵀ + noise·I)⁻¹ y."""

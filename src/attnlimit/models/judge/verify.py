@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -53,6 +53,8 @@ class Allowed:
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification:
     """Full against sampled: errors of heads, layers and logits, the model's task, and whether the budgets hold."""
+
+    unknown: ClassVar[str] = "predicted is nan where budgets do not say"
 
     model: str
     seeds: tuple[int, ...]

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from types import FunctionType
 from typing import Any, get_type_hints
@@ -23,11 +24,16 @@ settings.register_profile(
 settings.load_profile("attnlimit")
 
 with_shapes = jaxtyping.jaxtyped
+AT_FIRST, THEN = 50, 20
+"""Calls of a function in a test whose types are checked: all of the first ones, and then one of so many. Inner loops would spend
+a third of their time there."""
+tests = count()
+running = next(tests)
 
 
 def checked(function: Any = None, *, typechecker: Any = None) -> Any:
     """What jaxtyping's import hook puts on every function: the same checks, but where no annotation has a shape without the scope
-    of shapes, which takes most of the time of a call."""
+    of shapes, which takes most of the time of a call; and not at every call of a loop."""
     if function is None:
         return partial(checked, typechecker=typechecker)
     if not isinstance(function, FunctionType):
@@ -35,14 +41,19 @@ def checked(function: Any = None, *, typechecker: Any = None) -> Any:
     written = function.__annotations__
     known = {name: resolved(hint, function.__globals__) for name, hint in written.items()}
     if "jaxtyping." in repr(known):
-        return with_shapes(function, typechecker=typechecker)
-    function.__annotations__ = known
-    made = typechecker(function)
-    function.__annotations__ = written
+        made = with_shapes(function, typechecker=typechecker)
+    else:
+        function.__annotations__ = known
+        made = typechecker(function)
+        function.__annotations__ = written
+    of, calls = running, 0
 
     @wraps(function)
     def called(*args: Any, **options: Any) -> Any:
-        return (function if jaxtyping.config.jaxtyping_disable else made)(*args, **options)
+        nonlocal of, calls
+        of, calls = running, calls + 1 if of == running else 1
+        skipped = (calls > AT_FIRST and calls % THEN) or jaxtyping.config.jaxtyping_disable
+        return (function if skipped else made)(*args, **options)
 
     return called
 
@@ -104,6 +115,8 @@ GLOBAL_STATE = (
 @pytest.fixture(autouse=True)
 def unchanged_global_state() -> Iterator[None]:
     """Fail a test that changes global state, and put the state back for the next one."""
+    global running
+    running = next(tests)
     before = [state.read() for state in GLOBAL_STATE]
     yield
     changed = []

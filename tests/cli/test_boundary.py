@@ -340,7 +340,7 @@ def test_two_runs_of_one_folder(run, refused):
 
     spec = Path(__file__).parents[2] / "examples" / "tiny.yaml"
     Path("a.yaml").write_text(
-        "name: a\nkind: icl\nwhat:\n  task: {dim: 2}\n  lengths: [4, 8]\n"
+        "name: a\nkind: icl\nwhat:\n  task: {dim: 2}\n  lengths: [4, 8]\n  attention: linear\n"
         "  optimizer: {lr: 0.1, batch: 8, steps: 8}\n  evaluation: {reports: 2, prompts: 32}\nreplicates: 1\n"
     )
     for command, study in (("icl", "a.yaml"), ("sweep", spec)):

@@ -20,6 +20,12 @@ transformers = pytest.importorskip("transformers")
 READ = ["--text", "t.txt", "--tokens", "24", "--passages", "3", "--queries", "4"]
 
 
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch) -> None:
+    """They take longer than the work, and other tests look at them."""
+    monkeypatch.setattr("attnlimit.cli.analyze._figures", lambda run, folder: [])
+
+
 def analysed(model: Path, folder: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["analyze", str(model), *READ, "--out", folder])
     assert result.exit_code == code, (result.output, result.exception)

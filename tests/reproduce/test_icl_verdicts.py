@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -41,9 +42,15 @@ def along(power: float) -> Trained:
     return Trained(Asked.model_validate(WHAT), dict(zip(ARRAYS, found, strict=True)))
 
 
+@cache
+def predicted(attention: str) -> list[float]:
+    return [tuned(TASK, L, attention)[1] for L in LENGTHS]
+
+
 def ended(attention: str, factor: Callable[[float], float] = lambda L: 1.0) -> Trained:
     """The same with risks at the end that are `factor` times those predicted."""
-    exact = torch.tensor([factor(L) * tuned(TASK, L, attention)[1] for L in LENGTHS], dtype=torch.float64)
+    risks = [factor(L) * risk for L, risk in zip(LENGTHS, predicted(attention), strict=True)]
+    exact = torch.tensor(risks, dtype=torch.float64)
     spread = torch.tensor([0.998, 1.0, 1.002], dtype=torch.float64)
     made = along(1.0)
     return replace(made, arrays=made.arrays | {"risk": (spread[:, None] * exact).expand(3, 3, 4)})

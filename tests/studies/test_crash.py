@@ -102,7 +102,7 @@ def loaded() -> Any:
     transformers = pytest.importorskip("transformers")
     from attnlimit.models.see.load import Loaded
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

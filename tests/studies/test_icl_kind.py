@@ -133,7 +133,8 @@ def test_points_are_compared_by_task() -> None:
     found = kind("icl")
     made = []
     for index, (rho, attention) in enumerate([(0.0, "softmax"), (0.0, "linear"), (0.5, "softmax")]):
-        what = found.model_validate(SMALL | {"task": {"dim": 2, "rho": rho}, "attention": attention})
+        fields = {"task": {"dim": 2, "rho": rho}, "lengths": [8], "attention": attention}
+        what = found.model_validate(SMALL | fields)
         varies = {"task.rho": rho, "attention": attention, "init": 0.1}
         made.append(Point(index, varies, what, found.run(what, 2, index, None)))
     first, second = trainings.comparisons(made)

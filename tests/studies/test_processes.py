@@ -15,7 +15,7 @@ import pytest
 from attnlimit.errors import InputError
 from attnlimit.studies import Processes, Stop, WorkersLost, estimate, open_run, run_study, study_from
 from attnlimit.studies.executors import processes
-from attnlimit.studies.work import Ended, decode, decode_task, encode, encode_task
+from attnlimit.studies.work import Ended
 
 LAW = {"name": "gaussian", "dim": 3, "cov": 0.5}
 REAL = {
@@ -171,13 +171,6 @@ def test_threads_of_workers_do_not_exceed_what_was_asked(monkeypatch):
     pool.close()
     assert [{env[name] for name in processes.THREADS} for env in seen] == [{"3"}, {"3"}]
     assert pool.about == "2 processes of 3 threads"
-
-
-def test_messages_are_bytes_with_everything_in_them():
-    outcome = Ended(2**40, "done", bytes(range(256)), 0.1)
-    assert decode(encode(outcome)) == outcome
-    assert decode(encode(outcome._replace(how="raised"))).how == "raised"
-    assert decode_task(encode_task(7, b"{}")) == (7, b"{}")
 
 
 def test_estimates_come_from_a_few_small_tasks(tmp_path):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.files.records import finite
+from attnlimit.files.records import finite, record
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +45,6 @@ class Bound:
         return f"Bound({self.name}: {self.kind} ≤ {shown}{sure})"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers, lists and text, ready for JSON."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "value": self.value.tolist(),
-            "formula": self.formula,
-            "hypotheses": list(self.hypotheses),
-            "inputs": {key: _plain(value) for key, value in self.inputs.items()},
-            "confidence": self.confidence,
-            "constant": None if self.constant is None else _plain(self.constant),
-            "exponent": self.exponent,
-        }
-
-
-def _plain(value: object) -> object:
-    """As JSON has it: a constant that overflows to infinity becomes None."""
-    return finite(value.tolist() if isinstance(value, Tensor) else value)
+        """Plain numbers, lists and text, ready for JSON: what is not finite becomes None."""
+        found: dict[str, object] = finite(record(self))
+        return found

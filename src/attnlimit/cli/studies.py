@@ -12,7 +12,7 @@ from attnlimit.cli.common import cell, err, out, print_json, progress, table, ti
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import write_json, write_text
 from attnlimit.numerics.words import counted
-from attnlimit.report.figures.study import study_pictures
+from attnlimit.report.figures.study import StudyFigure, study_pictures
 from attnlimit.report.figures.style import save
 from attnlimit.report.html.page import page
 from attnlimit.report.html.study import shown_table, study_page
@@ -110,18 +110,19 @@ def _executor(stop: Stop, study: Study, workers: int, dask: str | None) -> Execu
 
 def _derived(folder: Path) -> Findings:
     """The table, the summary, the figures and the report, made from the store."""
+    made: list[StudyFigure] = []
     with open_run(folder) as run:
         found = derive(run)
     try:
-        _draw(found, folder)
+        made = study_pictures(found.study.name, found.points)
+        _save(made, folder)
     except MissingExtra as missing:
         err.print(f"No figures: {missing}")
-    write_text(folder / "report.html", page(study_page(found)))
+    write_text(folder / "report.html", page(study_page(found, made)))
     return found
 
 
-def _draw(found: Findings, folder: Path) -> list[Path]:
-    made = study_pictures(found.study.name, found.points)
+def _save(made: list[StudyFigure], folder: Path) -> list[Path]:
     return [save(one.figure, folder / "figures" / f"{one.name}.png") for one in made]
 
 
@@ -133,7 +134,8 @@ def written(run: StudyRun, form: str, file: Path | None) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             return [write_json(path, summary(run.findings()))]
     if form == "figures":
-        return _draw(run.findings(), run.folder)
+        found = run.findings()
+        return _save(study_pictures(found.study.name, found.points), run.folder)
     return [export(run, file or run.folder / f"results.{form}")]
 
 

@@ -6,10 +6,10 @@ figures follow from the type of its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -27,6 +27,18 @@ Columns: TypeAlias = Mapping[str, Literal["int", "float", "text"]]
 Cell: TypeAlias = int | float | str | None
 Row: TypeAlias = Mapping[str, Cell]
 """One line of a table for people: headings and what stands under them."""
+
+
+def table(columns: str) -> Columns:
+    """Names with their types, floats unless they say otherwise: "layer:int sampling:text rms"."""
+    parts = (word.partition(":") for word in columns.split())
+    return {name: cast(Any, kind or "float") for name, _, kind in parts}
+
+
+def crossed(axes: Sequence[Iterable[Cell]], *values: Tensor | None) -> Iterator[tuple[Cell, ...]]:
+    """Every combination of the axes, the last of which runs fastest, with the values there."""
+    flat = (repeat(None) if one is None else one.flatten().tolist() for one in values)
+    return ((*place, *found) for place, *found in zip(product(*axes), *flat, strict=False))
 
 
 R = TypeVar("R", bound="Result")

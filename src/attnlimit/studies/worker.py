@@ -10,22 +10,22 @@ from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from attnlimit.studies.work import READY, decode_task, encode, work
+from attnlimit.studies.work import work
 
 
 def serve(connection: Connection) -> None:
     """Work until the coordinator goes."""
-    tasks: SimpleQueue[bytes] = SimpleQueue()
+    tasks: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
-    connection.send_bytes(READY)
+    connection.send(None)  # it is ready
     while True:
-        connection.send_bytes(encode(work(*decode_task(tasks.get()))))
+        connection.send(work(*tasks.get()))
 
 
-def _receive(connection: Connection, tasks: SimpleQueue[bytes]) -> None:
+def _receive(connection: Connection, tasks: SimpleQueue[tuple[int, bytes]]) -> None:
     while True:
         try:
-            tasks.put(connection.recv_bytes())
+            tasks.put(connection.recv())
         except (EOFError, OSError):
             os._exit(0)  # nobody is left to take the result, so the running task is not finished
 

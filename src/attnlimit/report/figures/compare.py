@@ -24,12 +24,8 @@ def comparison_figure(result: Comparison) -> Figure:
     for method in reversed(result.methods):
         _line(ax, result, method)
     shares = sorted({one.asked for one in result.points})
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="keys read, % of all",
-        ylabel=CHANGE if result.unit == CHANGE else f"KL(full ‖ sampled), {result.unit}",
-    )
+    y = CHANGE if result.unit == CHANGE else f"KL(full ‖ sampled), {result.unit}"
+    ax.set(xscale="log", yscale="log", xlabel="keys read, % of all", ylabel=y)
     of = f"{result.model}, {counted(result.windows, 'window')} of {result.tokens:,} tokens that were not analysed"
     ax.set_title(f"{of}\n{result.sure}; dashed: predicted", fontsize=10, loc="left")
     ax.set_xticks([100 * share for share in shares], [f"{100 * share:.3g}" for share in shares])
@@ -62,21 +58,16 @@ def _names(ax: Axes, result: Comparison) -> None:
     places = np.maximum.accumulate(heights - room) + room
     places = np.minimum.accumulate((places - room)[::-1].clip(max=1 - room[-1]))[::-1] + room
     for method, place in zip(by_height, places, strict=True):
-        ours = method in OURS
+        ours, colour = method in OURS, COLOURS.get(method, BLACK)
         ax.annotate(
             f"ours, {method}" if ours else method,
             (100 * last[method].read, last[method].value),
             xytext=(1.04, place),
             textcoords="axes fraction",
-            color=COLOURS.get(method, BLACK),
+            color=colour,
             fontsize=10,
             fontweight="bold" if ours else None,
             va="center",
             annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": COLOURS.get(method, BLACK),
-                "linewidth": 0.6,
-                "alpha": 0.7,
-            },
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7},
         )

@@ -158,10 +158,9 @@ def beside_figure(pairs: Sequence[Beside]) -> Figure:
         ax.plot(one.exact.n, one.exact.error, color=shade, label=f"H = {one.horizon:.3g}")
         reach = None if one.sampled.standard_error is None else 1.96 * one.sampled.standard_error
         dots(ax, one.sampled.n, one.sampled.error, reach, "o", shade, None)
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="rms error of the mean output")
-    ax.set_title("Lines: exact; dots: sampled, 95 % intervals", fontsize=10, loc="left")
+    title = "Lines: exact; dots: sampled, 95 % intervals"
+    finish(ax, "tokens n", "rms error of the mean output", title, log="xy")
     ax.xaxis.set_minor_formatter("")
-    ax.legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -5,7 +5,7 @@ The commands import this to know what they can draw, so numpy and torch are impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -75,14 +75,27 @@ def _figure_class() -> type[Figure]:
 def _plain_names(figure: Figure) -> None:
     """Names with a $ in them that are no formula are shown as they are."""
     from matplotlib.mathtext import MathTextParser
-    from matplotlib.text import Text
 
-    for one in figure.findobj(Text):
+    for one in _texts(figure):
         try:
             if "$" in one.get_text():
                 MathTextParser("path").parse(one.get_text())
         except ValueError:
             one.set_parse_math(False)
+
+
+def _texts(artist: Any) -> Iterator[Any]:
+    """All words but those of ticks, which would have to be made to be seen."""
+    from matplotlib.axis import Axis
+    from matplotlib.text import Text
+
+    for one in artist.get_children():
+        if isinstance(one, Text):
+            yield one
+        elif isinstance(one, Axis):
+            yield one.label
+        else:
+            yield from _texts(one)
 
 
 def shades(count: int, last: float = 0.92) -> Any:

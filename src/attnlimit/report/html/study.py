@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from attnlimit.errors import MissingExtra
 from attnlimit.numerics.words import counted
-from attnlimit.report.figures.study import study_pictures
+from attnlimit.report.figures.study import StudyFigure, study_pictures
 from attnlimit.report.html.page import Page, Picture, Sheet
 from attnlimit.studies.kind import Cell, Row, kind, plain, short
 from attnlimit.studies.view import Findings
 
 
-def study_page(found: Findings) -> Page:
-    """The page of a study, finished or not."""
+def study_page(found: Findings, made: Sequence[StudyFigure] | None = None) -> Page:
+    """The page of a study, finished or not; its figures, unless they are `made`, are drawn if there is matplotlib."""
     study, points = found.study, found.points
+    if made is None:
+        with suppress(MissingExtra):
+            made = study_pictures(study.name, points)
     known = kind(study.kind)
     about = [study.about] if study.about else []
     return Page(
@@ -29,19 +33,10 @@ def study_page(found: Findings) -> Page:
             f"seed {study.seed}",
         ],
         summary=[*about, _state(found), *known.result.words(points)],
-        figures=_drawn(found),
+        figures=[Picture.drawn(one.title, one.figure, one.caption) for one in made or ()],
         tables=[shown_table(found)] if points else [],
         methods=_methods(found),
     )
-
-
-def _drawn(found: Findings) -> list[Picture]:
-    """The study's figures, as SVG; none without matplotlib."""
-    try:
-        made = study_pictures(found.study.name, found.points)
-    except MissingExtra:
-        return []
-    return [Picture.drawn(one.title, one.figure, one.caption) for one in made]
 
 
 def _state(found: Findings) -> str:

@@ -23,15 +23,6 @@ from attnlimit.studies.fields import Fields
 from attnlimit.studies.stop import SIGNALS
 from attnlimit.studies.work import Ended, work
 
-CLUSTERS = {
-    "slurm": "SLURMCluster",
-    "pbs": "PBSCluster",
-    "sge": "SGECluster",
-    "lsf": "LSFCluster",
-    "oar": "OARCluster",
-    "htcondor": "HTCondorCluster",
-}
-
 
 class Adapt(Fields):
     """Between so many jobs, as the work asks."""
@@ -67,7 +58,8 @@ def start(path: str) -> Any:
             "Jobs of a batch system need dask-jobqueue: pip install 'attnlimit[cluster]'."
         ) from missing
     try:
-        cluster = getattr(dask_jobqueue, CLUSTERS[jobs.system])(**jobs.options)
+        name = {"htcondor": "HTCondor"}.get(jobs.system, jobs.system.upper())
+        cluster = getattr(dask_jobqueue, f"{name}Cluster")(**jobs.options)
         if isinstance(jobs.jobs, Adapt):
             cluster.adapt(minimum_jobs=jobs.jobs.minimum, maximum_jobs=jobs.jobs.maximum)
         else:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from attnlimit.errors import InputError, WorkersLost
-from attnlimit.studies.work import READY, Ended, decode, encode_task
+from attnlimit.studies.work import Ended
 
 # Why a pool of our own: when a worker of concurrent.futures or of loky dies, the whole pool is broken and all of its pending
 # tasks fail alike, without a word on which one was running. Here a death costs one task, and is counted against that one.
@@ -51,11 +51,11 @@ class _Worker:
             )
         return cls(process, ours)
 
-    def messages(self) -> Iterator[bytes]:
-        """What it has sent; ends with EOFError when it is gone."""
+    def messages(self) -> Iterator[Ended | None]:
+        """What it has sent, first None when it is ready; ends with EOFError when it is gone."""
         while self.connection.poll():
             try:
-                yield self.connection.recv_bytes()
+                yield self.connection.recv()
             except OSError as problem:  # killed in the middle of a message
                 raise EOFError from problem
 
@@ -117,7 +117,7 @@ class Processes:
                 worker.since = time.monotonic()
             worker.held.append(place)
             try:
-                worker.connection.send_bytes(encode_task(place, self._tasks[place]))
+                worker.connection.send((place, self._tasks[place]))
             except OSError:
                 return  # it has just died, and `collect` will see that
 
@@ -140,12 +140,11 @@ class Processes:
         if limit is not None and worker.ready and worker.held and time.monotonic() - worker.since > limit:
             raise TimeoutError(f"it did not end within {limit:g} s (task_seconds), so its worker was ended")
 
-    def _heard(self, worker: _Worker, message: bytes, outcomes: list[Ended]) -> None:
+    def _heard(self, worker: _Worker, outcome: Ended | None, outcomes: list[Ended]) -> None:
         worker.since = time.monotonic()
-        if message == READY:
+        if outcome is None:
             worker.ready, self._false_starts = True, 0
             return
-        outcome = decode(message)
         worker.held.popleft()
         del self._tasks[outcome.place]
         outcomes.append(outcome)

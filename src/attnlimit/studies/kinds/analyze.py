@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -13,7 +13,7 @@ from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.see.load import Loaded, find
 from attnlimit.models.see.named import PACKAGED, RANDOM, named
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, table
 from attnlimit.studies.model_fields import ModelChoice, OfModel, OnText
 
 
@@ -29,18 +29,9 @@ class Analyzed(OfModel):
     method: str
     heads: tuple[tuple[HeadReport, ...], ...]
     by_replicate = ("heads",)
-    columns: ClassVar[Columns] = {
-        "replicate": "int",
-        "layer": "int",
-        "head": "int",
-        "horizon": "float",
-        "needed_keys": "float",
-        "visible_keys": "float",
-        "sampling": "text",
-        "n": "int",
-        "keys": "float",
-        "rms": "float",
-    }
+    columns = table(
+        "replicate:int layer:int head:int horizon needed_keys visible_keys sampling:text n:int keys rms"
+    )
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         for replicate, heads in enumerate(self.heads):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import PositiveInt
 
@@ -14,7 +14,7 @@ from attnlimit.errors import AttnlimitError
 from attnlimit.icl.concentration import Trials, concentration, exact_outputs
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling import Convergence
-from attnlimit.studies.kind import Cell, Columns, Result, Row
+from attnlimit.studies.kind import Cell, Result, Row, crossed, table
 from attnlimit.studies.setting import Limit, Setting, told
 
 QUANTITIES = ("output", "A", "V")
@@ -24,13 +24,7 @@ QUANTITIES = ("output", "A", "V")
 class Concentrated(Result):
     """Errors of outputs and of their derivatives in A and V, averaged over queries."""
 
-    columns: ClassVar[Columns] = {
-        "replicate": "int",
-        "quantity": "text",
-        "n": "int",
-        "error": "float",
-        "square": "float",
-    }
+    columns = table("replicate:int quantity:text n:int error square")
 
     what: Concentration
     errors: dict[str, Convergence]
@@ -38,10 +32,7 @@ class Concentrated(Result):
 
     def rows(self) -> Iterator[Sequence[Cell]]:
         for name, curve in self.curves.items():
-            both = zip(curve.errors.tolist(), curve.squares.tolist(), strict=True)
-            for replicate, (errors, squares) in enumerate(both):
-                for n, error, square in zip(self.n, errors, squares, strict=True):
-                    yield replicate, name, n, error, square
+            yield from crossed([range(curve.replicates), [name], self.n], curve.errors, curve.squares)
 
     @classmethod
     def joined(cls, parts: Sequence[Concentrated]) -> Concentrated:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import PlainSerializer, PlainValidator, PositiveInt
@@ -21,7 +21,7 @@ from attnlimit.sampling import Map, measure_convergence
 from attnlimit.sampling.convergence import as_statistic
 from attnlimit.sampling.statistic import Fresh, Own, Statistic, set_up
 from attnlimit.studies.fields import SamplingField
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, crossed, table
 from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 LEAST = 2
@@ -32,17 +32,14 @@ LEAST = 2
 class Measured(CurveResult):
     """One row of errors a replicate."""
 
-    columns: ClassVar[Columns] = {"replicate": "int", "n": "int", "square": "float", "error": "float"}
+    columns = table("replicate:int n:int square error")
 
     experiment: Experiment
     limit: Limit | None
 
     def rows(self) -> Iterator[Sequence[Cell]]:
         found = self.experiment
-        norms = [[None] * len(found.n)] * found.replicates if found.norms is None else found.norms.tolist()
-        for replicate, (squares, errors) in enumerate(zip(found.squares.tolist(), norms, strict=True)):
-            for n, square, error in zip(found.n, squares, errors, strict=True):
-                yield replicate, n, square, error
+        return crossed([range(found.replicates), found.n], found.squares, found.norms)
 
     @classmethod
     def joined(cls, parts: Sequence[Measured]) -> Measured:

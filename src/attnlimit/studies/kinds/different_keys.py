@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact import exact_error
 from attnlimit.measures import Empirical
 from attnlimit.studies.fields import Seed, Sizes
-from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
+from attnlimit.studies.kind import Cell, Kind, Result, Row, crossed, table
 
 MOST_SETS = 20_000
 """That are gone through one by one."""
@@ -32,8 +32,8 @@ MOST_SETS = 20_000
 class DifferentErrors(Result):
     """Root mean square errors at each n, and the squared errors of sampled sets."""
 
-    columns: ClassVar[Columns] = {"replicate": "int", "n": "int", "square": "float"}
-    by_replicate: ClassVar[tuple[str, ...]] = ("squares",)
+    columns = table("replicate:int n:int square")
+    by_replicate = ("squares",)
 
     n: tuple[int, ...]
     exact: Float[Tensor, " n"]
@@ -46,9 +46,7 @@ class DifferentErrors(Result):
     squares: Float[Tensor, "replicates n"]
 
     def rows(self) -> Iterator[Sequence[Cell]]:
-        for number, row in enumerate(self.squares.tolist()):
-            for n, square in zip(self.n, row, strict=True):
-                yield number, n, square
+        return crossed([range(len(self.squares)), self.n], self.squares)
 
     def summary(self) -> dict[str, object]:
         return {name: value for name, value in self.to_dict().items() if name != "squares"}

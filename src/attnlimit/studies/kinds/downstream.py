@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -23,7 +22,7 @@ from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.text import token_windows
 from attnlimit.studies.fields import File, digest
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 BRIEF = 4
@@ -57,17 +56,7 @@ class Thinned(OfModel):
     share: Float[Tensor, " seeds"]
     """The same over those of full attention."""
     by_replicate = ("sampled", "change", "divergence", "agreement", "hidden_error", "attended", "share")
-    columns: ClassVar[Columns] = {
-        "replicate": "int",
-        "example": "int",
-        "horizon": "float",
-        "attended": "float",
-        "full": "float",
-        "sampled": "float",
-        "change": "float",
-        "divergence": "float",
-        "agreement": "float",
-    }
+    columns = table("replicate:int example:int horizon attended full sampled change divergence agreement")
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         none = torch.full_like(self.sampled, torch.nan)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch import Tensor
 from attnlimit.attention import Head, clt
 from attnlimit.exact import error_law
 from attnlimit.measures import Measure
-from attnlimit.studies.kind import Cell, Columns, Result, Row
+from attnlimit.studies.kind import Cell, Result, Row, crossed, table
 from attnlimit.studies.setting import Setting
 
 TOKENS_AT_ONCE = 2**20
@@ -28,8 +28,8 @@ Level = Annotated[float, Field(gt=0, lt=1)]
 class LawQuantiles(Result):
     """Of the error's first coordinate."""
 
-    columns: ClassVar[Columns] = {"replicate": "int", "n": "int", "error": "float"}
-    by_replicate: ClassVar[tuple[str, ...]] = ("errors",)
+    columns = table("replicate:int n:int error")
+    by_replicate = ("errors",)
 
     n: tuple[int, ...]
     levels: tuple[float, ...]
@@ -43,9 +43,7 @@ class LawQuantiles(Result):
         return (self.errors[:, :, None] <= at).double().mean(0)
 
     def rows(self) -> Iterator[Sequence[Cell]]:
-        for number, row in enumerate(self.errors.tolist()):
-            for n, error in zip(self.n, row, strict=True):
-                yield number, n, error
+        return crossed([range(len(self.errors)), self.n], self.errors)
 
     def summary(self) -> dict[str, object]:
         return {name: value for name, value in self.to_dict().items() if name != "errors"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from torch import Tensor
 
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import ErrorCurve
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, table
 from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 
 
@@ -19,13 +18,7 @@ from attnlimit.studies.setting import CurveResult, Limit, Setting, told
 class ExactCurves(CurveResult):
     """Both averages over queries of the error."""
 
-    columns: ClassVar[Columns] = {
-        "n": "int",
-        "rms": "float",
-        "rms_standard_error": "float",
-        "mean_rms": "float",
-        "mean_rms_standard_error": "float",
-    }
+    columns = table("n:int rms rms_standard_error mean_rms mean_rms_standard_error")
 
     rms: ErrorCurve
     mean_rms: ErrorCurve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from attnlimit.errors import InputError
 from attnlimit.models.judge.faithful import CURVES, ORDERS, faithfulness
 from attnlimit.models.see.gradient import unit
 from attnlimit.models.see.text import token_windows
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, crossed, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -31,20 +31,12 @@ class Faithful(OfModel):
     shares: tuple[float, ...]
     """Of the keys that a query sees."""
     changes: Float[Tensor, "windows orders curves shares"]
-    columns: ClassVar[Columns] = {
-        "order": "text",
-        "curve": "text",
-        "share": "float",
-        "change": "float",
-        "window": "int",
-    }
+    columns = table("order:text curve:text share change window:int")
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
-        for window, found in enumerate(self.changes.tolist()):
-            for order, curves in zip(ORDERS, found, strict=True):
-                for curve, values in zip(CURVES, curves, strict=True):
-                    for share, value in zip(self.shares, values, strict=True):
-                        yield order, curve, share, value, window
+        for window, found in enumerate(self.changes):
+            for row in crossed([ORDERS, CURVES, self.shares], found):
+                yield *row, window
 
     def shown(self) -> list[Row]:
         mean = self.changes.mean(0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from attnlimit.exact import Schedule, best_kappa, hardmax_error, hardmax_gap
 from attnlimit.files.records import finite
 from attnlimit.measures import Sphere
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
+from attnlimit.studies.kind import Cell, Kind, Result, Row, table
 
 Rule: TypeAlias = Literal["log", "best", "infinite"]
 
@@ -27,7 +27,7 @@ Rule: TypeAlias = Literal["log", "best", "infinite"]
 class Distance(Result):
     """To the hardmax limit."""
 
-    columns: ClassVar[Columns] = {"n": "int", "kappa_at_n": "float", "rms": "float"}
+    columns = table("n:int kappa_at_n rms")
 
     dim: int
     rule: Rule

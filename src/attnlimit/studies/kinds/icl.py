@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -30,7 +30,7 @@ from attnlimit.icl.methods import MODELS, Attention
 from attnlimit.icl.train import Trial
 from attnlimit.icl.training import MEASURED, Comparison, OverSeeds, compared, over_seeds
 from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kind import Cell, Columns, Kind, Point, Result, Row, plain, short
+from attnlimit.studies.kind import Cell, Kind, Point, Result, Row, plain, short, table
 from attnlimit.studies.spec import canonical
 
 BRIEF = 100
@@ -125,13 +125,7 @@ AnyTask: TypeAlias = Annotated[
 class Trained(Result):
     """What a training gave, as `attnlimit.icl.Training` has it."""
 
-    columns: ClassVar[Columns] = {
-        "replicate": "int",
-        "step": "int",
-        "length": "int",
-        "time": "float",
-        **dict.fromkeys(MEASURED, "float"),
-    }
+    columns = table("replicate:int step:int length:int time " + " ".join(MEASURED))
 
     what: Asked
     arrays: dict[str, Float[Tensor, "*shape"] | None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,7 @@ from attnlimit.models.attend.subsampled import HeadSeen, exact_squares, heads_se
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.studies.fields import Fields, SamplingField, Seed, Sizes
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, crossed, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 LEAST_BATCHES = 5
@@ -144,24 +144,15 @@ class HeadsConverged(OfModel):
     n: tuple[int, ...]
     replicates: int
     heads: tuple[HeadDrawn, ...]
-    columns: ClassVar[Columns] = {
-        "layer": "int",
-        "head": "int",
-        "horizon": "float",
-        "population": "text",
-        "sampling": "text",
-        "batch": "int",
-        "n": "int",
-        "mean_square": "float",
-        "exact_mean_square": "float",
-    }
+    columns = table(
+        "layer:int head:int horizon population:text sampling:text batch:int n:int mean_square exact_mean_square"
+    )
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
         for one in self.heads:
             facts = (one.layer, one.head, one.horizon, one.population, str(one.sampling))
-            for k, batch in enumerate(one.squares.tolist()):
-                for n, square, closed in zip(self.n, batch, one.closed.tolist(), strict=True):
-                    yield *facts, k, n, square, closed
+            axes = [*([fact] for fact in facts), range(len(one.squares)), self.n]
+            yield from crossed(axes, one.squares, one.closed.expand_as(one.squares))
 
     @classmethod
     def joined(cls, parts: Sequence[HeadsConverged]) -> HeadsConverged:

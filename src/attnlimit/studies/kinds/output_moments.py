@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -22,7 +21,7 @@ from attnlimit.sampling.reference import Power, Reference
 from attnlimit.sampling.replicates import replicate
 from attnlimit.sampling.statistic import Setup, set_up
 from attnlimit.studies.fields import Fields
-from attnlimit.studies.kind import Cell, Columns, Result, Row
+from attnlimit.studies.kind import Cell, Result, Row, table
 from attnlimit.studies.kinds.convergence import Measured
 from attnlimit.studies.setting import Setting
 
@@ -40,7 +39,7 @@ class Unit(Fields):
 class Moments(Result):
     """Both curves, with a row of errors a replicate."""
 
-    columns: ClassVar[Columns] = {"replicate": "int", "statistic": "text", "n": "int", "square": "float"}
+    columns = table("replicate:int statistic:text n:int square")
 
     mean: Measured
     covariance: Measured

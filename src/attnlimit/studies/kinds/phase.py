@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat
 
 from attnlimit.exact import phase_diagram
 from attnlimit.exact.phase import PhaseDiagram
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
+from attnlimit.studies.kind import Cell, Kind, Result, Row, table
 from attnlimit.studies.setting import Law, like
 
 
@@ -20,13 +20,7 @@ from attnlimit.studies.setting import Law, like
 class Plane(Result):
     """The diagram of `attnlimit.phase_diagram`."""
 
-    columns: ClassVar[Columns] = {
-        "kappa": "float",
-        "n": "int",
-        "relative_rms": "float",
-        "scale": "float",
-        "region": "text",
-    }
+    columns = table("kappa n:int relative_rms scale region:text")
 
     diagram: PhaseDiagram
 

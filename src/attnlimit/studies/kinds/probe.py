@@ -9,18 +9,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeFloat
 
-from attnlimit.studies.kind import Cell, Columns, Kind, Result, Row
+from attnlimit.studies.kind import Cell, Kind, Result, Row, table
 
 
 @dataclass(frozen=True)
 class Draws(Result):
     """A random number a replicate."""
 
-    columns: ClassVar[Columns] = {"replicate": "int", "draw": "float"}
+    columns = table("replicate:int draw")
 
     value: float
     draws: tuple[float, ...]

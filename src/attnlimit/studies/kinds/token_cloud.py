@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +22,7 @@ from torch import Tensor
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.models.see.text import special_tokens, token_windows
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Cell, Columns, Row
+from attnlimit.studies.kind import Cell, Row, crossed, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits
 
 
@@ -50,12 +50,10 @@ class Covered(OfModel):
     order: tuple[int, ...]
     """One nested subsample in the picture."""
     by_replicate = ("mean_distance", "squares", "distances")
-    columns: ClassVar[Columns] = {"draw": "int", "n": "int", "energy": "float", "nearest": "float"}
+    columns = table("draw:int n:int energy nearest")
 
     def rows(self) -> Iterator[tuple[Cell, ...]]:
-        for draw, both in enumerate(zip(self.squares.tolist(), self.distances.tolist(), strict=True)):
-            for n, energy, nearest in zip(self.n, *both, strict=True):
-                yield draw, n, energy, nearest
+        return crossed([range(len(self.squares)), self.n], self.squares, self.distances)
 
     @property
     def energy(self) -> Mean:

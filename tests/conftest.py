@@ -18,7 +18,8 @@ import torch
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # virtual machines name AMX and may not have it
+# virtual machines may name AMX and not have it
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 settings.register_profile(
     "attnlimit", derandomize=True, deadline=None, max_examples=50, print_blob=True, database=None

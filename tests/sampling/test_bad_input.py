@@ -53,7 +53,6 @@ WEIGHTED = Empirical(TOKENS, weights=torch.full((30,), 1 / 30, dtype=torch.float
         ({"queries": torch.ones(3, 5).double()}, "queries must have shape"),
         ({**AROUND, "queries": Own(4)}, "the n tokens read each other: no others are kept"),
         ({**AROUND, "queries": EYE}, "needs to know where each query stands"),
-        ({**AROUND, "queries": Given(EYE, [1, 2, 3])}, "positions must be 2 whole numbers"),
         ({**AROUND, "queries": Given(EYE, [1, 30])}, r"positions must lie in 0 … 29"),
         ({"head": Head(torch.stack([EYE, EYE]))}, "one head at a time"),
         ({"head": HEAD.linear()}, "is for softmax attention"),
@@ -70,6 +69,11 @@ def test_refusals(change: dict[str, Any], message: str) -> None:
     } | change
     with pytest.raises(InputError, match=message):
         measure_convergence(arguments.pop("head"), arguments.pop("law"), arguments.pop("n"), **arguments)
+
+
+def test_positions_are_one_a_query() -> None:
+    with pytest.raises(InputError, match="positions must be 2 whole numbers"):
+        Given(EYE, [1, 2, 3])
 
 
 @pytest.mark.parametrize("statistic", ["map", "mean", "covariance"])

@@ -16,6 +16,7 @@ from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
+    from attnlimit.models.analyse.heads import HeadReport
     from attnlimit.models.budget.needed import Needed
 
 SHADES = ("green", "yellow", "dark_orange", "red")
@@ -66,7 +67,7 @@ def analyze(
     with locked(folder):
         loaded = loaded_model(model, device, dtype)
         given = None if text is None else al.documents(text)
-        with progress("layers") as step:
+        with progress("steps") as step:
             run = al.analyze(
                 loaded,
                 given,
@@ -141,7 +142,7 @@ def _show(run: al.Run) -> None:
         _show_answer(run)
 
 
-def _effective(one: al.HeadReport) -> str:
+def _effective(one: HeadReport) -> str:
     """Effective keys with their interval."""
     ends = one.effective_interval
     return f"{one.effective_keys[1]:.1f}" + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")

@@ -107,7 +107,7 @@ def analyze(
 ) -> Run:
     """For every layer and head: horizon, effective keys, exact error curves, keys needed, slopes, and what they mean.
 
-    The text defaults to Wikipedia articles. `progress` is called with (layers done, layers in all), `before` with the
+    The text defaults to Wikipedia articles. `progress` is called with (steps done, steps in all), `before` with the
     memory that it will take, before the model runs. After every passage what was measured is kept in `folder`, and the same
     analysis goes on from there, bit for bit, should it be killed (`note` is told); `Run.save` there ends that.
     """
@@ -138,12 +138,12 @@ def analyze(
             answering.read(work.batch)
         looking = work.outputs.attached(loaded.model)
         with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
-            work.total = len(batches) * len(observed.layers)
+            work.total = len(batches) * len(observed.layers) + (answering.passes if answering else 0)
             run_backbone(loaded, input_ids=batch.to(loaded.device))
         work.batch += 1
         if kept is not None:
             kept.write(work.state())
-    answer = None if answering is None else answering.tried(answering.found())
+    answer = None if answering is None else answering.tried(answering.found(), work.step)
     return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()), answer)
 
 
@@ -271,12 +271,16 @@ class _Work:
         self.causal |= call.mask.plain == "causal"
         places = self.plan.at(self.batch).to(call.query.device)
         side_by_side(lambda head: self._head(call, head, places), range(call.heads))
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total)
+        self.step()
         out = call.output().contiguous()
         self.outputs.expect(call.layer, out, places)
         return out
+
+    def step(self) -> None:
+        """One more layer, or trial, is done."""
+        self.done += 1
+        if self.progress is not None and self.total:  # not known where all passages are there from before
+            self.progress(self.done, self.total)
 
     def _head(self, call: Call, head: int, places: Tensor) -> None:
         key, group = (call.layer, head), head // call.groups

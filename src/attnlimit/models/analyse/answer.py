@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -117,7 +117,12 @@ class Answering:
             unit(self.loaded.kind), squares, share, alone, rest, widths, seen, passage, group=self.group
         )
 
-    def tried(self, answer: Answer) -> Answer:
+    @property
+    def passes(self) -> int:
+        """Of the sampled model, at most, when budgets are tried out."""
+        return min(TRIED_ON, len(self.windows)) * (1 + len(TRIED))
+
+    def tried(self, answer: Answer, passed: Callable[[], None] | None = None) -> Answer:
         """With what became of some budgets that were tried out, in passages that they were not chosen on if there are several.
 
         Errors of keys kept alone are biases, which do not average out as draws do: what they are together, over their sum,
@@ -126,7 +131,7 @@ class Answering:
         apart = float(answer.terms(kept)[0].sum((0, 1)).mean())
         passages = torch.arange(min(TRIED_ON, len(self.windows)))
         if apart > 0:
-            together = float(self._lost([kept], answer.group, passages).mean())
+            together = float(self._lost([kept], answer.group, passages, passed).mean())
             answer = replace(answer, alone=answer.alone * max(1.0, together / apart))
         predicted = torch.zeros(len(TRIED), 1, dtype=torch.float64)
         found = torch.zeros(len(TRIED), len(passages), dtype=torch.float64)
@@ -134,7 +139,7 @@ class Answering:
             here = torch.isin(torch.arange(len(self.windows)), some)
             options = (answer if bool(here.all()) else answer.of_passages(~here)).options()
             chosen = [options.cheapest(error=level) for level in TRIED]
-            found[:, some] = self._lost([one.entries for one in chosen], answer.group, some)
+            found[:, some] = self._lost([one.entries for one in chosen], answer.group, some, passed)
             for level, one in enumerate(chosen):
                 new = answer.of_passages(here).predict(one.entries)
                 value = one.predicted.value if bool(here.all()) else new.value
@@ -144,7 +149,11 @@ class Answering:
 
     @torch.no_grad()
     def _lost(
-        self, tried: Sequence[Sequence[HeadBudget]], group: int, passages: Int[Tensor, " p"]
+        self,
+        tried: Sequence[Sequence[HeadBudget]],
+        group: int,
+        passages: Int[Tensor, " p"],
+        passed: Callable[[], None] | None,
     ) -> Float[Tensor, "tried p"]:
         """What budgets do to the answer in some passages."""
         layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
@@ -155,6 +164,8 @@ class Answering:
             for row, one in enumerate(budgets):
                 with sampled_attention(self.loaded.model, one, generator=self.generator):
                     found[row, column] = answer_error(full, model_answer(self.loaded, ids))
+                if passed is not None:
+                    passed()
         return found
 
 

@@ -350,13 +350,13 @@ class TestTrials:
         assert known.predict(entries).high == pytest.approx(2 * plain.high)
 
     def test_several_passages_make_the_interval(self):
-        """1, 2 and 3 times what was predicted: 2 ± 4.3027/√3, on a logarithm."""
+        """1, 2 and 6 times what was predicted: typically 2; from their mean, 3 ± √7·4.3027/√3 on a logarithm, upwards."""
         answer, entries = exact_answer("causal-lm"), by_head(16).entries
-        known = replace(answer, trials=torch.tensor([[0.01, 0.01, 0.02, 0.03]], dtype=torch.float64))
+        known = replace(answer, trials=torch.tensor([[0.01, 0.01, 0.02, 0.06]], dtype=torch.float64))
         plain, found = answer.predict(entries), known.predict(entries)
         assert found.value == pytest.approx(2 * plain.value)
-        wide = math.exp(4.30265 / 2 / math.sqrt(3))
-        assert found.high == pytest.approx(found.value * wide, rel=1e-4)
+        wide = math.exp(4.30265 * math.sqrt(7) / 3 / math.sqrt(3))
+        assert found.high == pytest.approx(3 * plain.value * wide, rel=1e-4)
         assert found.low == pytest.approx(found.value / wide, rel=1e-4)
         sure = replace(answer, trials=torch.tensor([[0.01] + [0.02] * 4], dtype=torch.float64)).predict(
             entries

@@ -27,7 +27,7 @@ from attnlimit.models.budget.budgets import Budgets, HeadBudget, Predicted
 from attnlimit.models.budget.needed import RANDOM, Way
 from attnlimit.models.see.gradient import CHANGE
 
-SCHEMA = "attnlimit.run/3"
+SCHEMA = "attnlimit.run/4"
 FOR_ANSWER = {"best": "by head and query", "head": "by head", "same": "one design for all heads"}
 SPLITS = ("answer", "output", "head", "uniform")
 ANSWER_LEVELS = (0.1, 0.03, 0.01, 0.003, 0.001)

@@ -158,23 +158,19 @@ class Answer:
         return self.interval(errors.sum((0, 1)).double())
 
     def interval(self, by_query: Float[Tensor, " queries"], level: float = 0.95) -> Predicted:
-        """What the queries say, times what became of such errors in trials; as sure as trials in three passages or more
-        agree (a t interval of their mean), else as passages drawn anew and queries in each of them."""
+        """What the queries say, times what became of such errors in trials: of a typical passage, as few lose far more than all
+        others. As sure as trials in three passages or more agree (a t interval, whose upper end counts from their mean), else as
+        passages drawn anew and queries in each of them."""
         value = float(by_query.mean())
-        found = self.found_over_predicted(value)
-        if len(found) > 2 and value > 0:
-            factor = float(found.mean())
-            width = (
-                scipy.special.stdtrit(len(found) - 1, (1 + level) / 2)
-                * float(found.std())
-                / factor
-                / len(found) ** 0.5
-            )
-            low, high = value * math.exp(-width), value * math.exp(width)
+        found, factor = self.found_over_predicted(value), self.factor(value)
+        if len(found) > 2:
+            mean = float(found.mean())
+            quantile = float(scipy.special.stdtrit(len(found) - 1, (1 + level) / 2))
+            wide = math.exp(quantile * float(found.std()) / mean / len(found) ** 0.5)
+            low, high = factor * value / wide, max(factor, mean) * value * wide
         else:
-            factor = float(found.mean()) if len(found) else 1.0
-            low, high = self._redrawn(by_query, level)
-        return Predicted(factor * value, factor * min(low, value), factor * max(high, value), self.unit)
+            low, high = (factor * end for end in self._redrawn(by_query, level))
+        return Predicted(factor * value, min(low, factor * value), max(high, factor * value), self.unit)
 
     def _redrawn(self, by_query: Float[Tensor, " queries"], level: float) -> tuple[float, float]:
         generator = torch.Generator().manual_seed(0)
@@ -193,9 +189,9 @@ class Answer:
         return low, high
 
     def factor(self, error: float) -> float:
-        """What errors of this size turned out to be, over the sum of the heads' terms."""
+        """What errors of this size turned out to be in a typical passage, over the sum of the heads' terms."""
         found = self.found_over_predicted(error)
-        return float(found.mean()) if len(found) else 1.0
+        return float(found.quantile(0.5)) if len(found) else 1.0
 
     def found_over_predicted(self, error: float) -> Float[Tensor, " passages"]:
         """By passage: between the trials on a logarithm of the error, beyond them as at the last; nothing without trials."""

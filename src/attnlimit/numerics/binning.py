@@ -69,7 +69,8 @@ def _accumulate(
 ) -> None:
     bins, (n, p), some = number.shape[1], values.shape[1:], skipped.size == scores.size
     step = min(1, values.shape[0] - 1)  # 0: all queries share the values
-    one = values.dtype.type(1)  # or the loops would run in double precision
+    real = values.dtype.type  # of all constants, or the loops would run in double precision
+    zero, one, two, half, sixth, last = real(0), real(1), real(2), real(1 / 2), real(1 / 6), real(1 / 24)
     bin_of, share, square_of = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
     total = np.empty((bins, p), values.dtype)  # of one query: it stays in the cache
     for i in range(start, stop):
@@ -77,11 +78,11 @@ def _accumulate(
         for j in range(n):
             place = (scores[i, j] - low[i]) * inverse
             k = max(0, min(bins - 1, int(place)))
-            x = (place - values.dtype.type(k) - one / 2) * width[i]
+            x = (place - real(k) - half) * width[i]
             # narrow bins: |x| ≤ 0.05, and the series is good to 3e-9
-            w = one + x * (one + x * (one / 2 + x * (one / 6 + x * one / 24))) if narrow else math.exp(x)
+            w = one + x * (one + x * (half + x * (sixth + x * last))) if narrow else math.exp(x)
             bin_of[j], share[j] = k, mass[j] * w
-            square_of[j] = max(0.0, value_square[own, j] - 2 * one * product[i, j] + limit_square[i]) * w
+            square_of[j] = max(zero, value_square[own, j] - two * product[i, j] + limit_square[i]) * w
         total[:] = 0
         for j in range(n):
             if some and skipped[i, j]:

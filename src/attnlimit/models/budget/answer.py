@@ -327,25 +327,29 @@ class Options:
         return self.error.mean(2, dtype=torch.float64), self.keys.mean(2, dtype=torch.float64)
 
     @cached_property
-    def _parts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def _parts(self) -> list[tuple[slice, Tensor, Tensor]]:
         """Of each part of the queries: its places, and the means of error and keys over the others."""
-        groups = torch.arange(self.error.shape[2]) % PARTS
-        masks = [groups == one for one in groups.unique()]
-        if len(masks) == 1:
-            return [(masks[0], *self._means)]
+        queries = self.error.shape[2]
+        places = [slice(one, None, PARTS) for one in range(min(PARTS, queries))]
+        if len(places) == 1:
+            return [(places[0], *self._means)]
 
-        def others(part: Tensor, mask: Tensor) -> Tensor:
-            return part[:, :, ~mask].mean(2, dtype=torch.float64)
+        def others(values: Tensor) -> list[Tensor]:
+            sums = [values[:, :, place].sum(2, dtype=torch.float64) for place in places]
+            return [
+                torch.stack(sums[:k] + sums[k + 1 :]).sum(0) / (queries - len(range(queries)[place]))
+                for k, place in enumerate(places)
+            ]
 
-        return [(mask, others(self.error, mask), others(self.keys, mask)) for mask in masks]
+        return list(zip(places, others(self.error), others(self.keys), strict=True))
 
     def _judged(self, price: float) -> Float[Tensor, "layers heads queries"]:
         """Errors of queries with what the other parts choose."""
         found = torch.zeros(self.error.shape[:-1])
-        for mask, error, keys in self._parts:
+        for place, error, keys in self._parts:
             best = self._best(price, error, keys)
-            picked = best[:, :, None].expand(-1, -1, int(mask.sum()), -1)
-            found[:, :, mask] = self.error[:, :, mask].gather(-1, picked)[..., 0]
+            part = self.error[:, :, place]
+            found[:, :, place] = part.gather(-1, best[:, :, None].expand(-1, -1, part.shape[2], -1))[..., 0]
         return found
 
     @staticmethod

@@ -4,6 +4,7 @@ Tiny models: 2 layers, 4 heads, 2 key heads where they are grouped, 48 tokens, 2
 labels, so that the only noise is that of the sampled runs.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from torch.nn.functional import normalize
 
 from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError
-from attnlimit.models.analyse.answer import Answering, _kept_alone
+from attnlimit.exact.populations import Seen
+from attnlimit.models.analyse.answer import Answering, _kept_alone, group_squares
 from attnlimit.models.attend.sampled import Attended, sampled_attention, sampled_output
 from attnlimit.models.budget.answer import BASE, FOLLOWING, Answer
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
@@ -313,6 +315,38 @@ class TestGroups:
         apart = exact_answer(kind).predict(chosen.entries).value
         if kept.top or kind == ALIKE:
             assert not lost.is_like(apart), (apart, predicted, lost)
+
+    @pytest.mark.parametrize("sink", [None, 0.5])
+    @pytest.mark.parametrize("heads", [2, 3])
+    def test_against_all_draws(self, generator, heads, sink):
+        """Three of seven keys, one kept, all 20 draws: to a part in a thousand, and far from heads that draw by themselves."""
+        scores = 1.5 * torch.randn(heads, 1, 7, generator=generator, dtype=torch.float64)
+        values = torch.randn(heads, 1, 7, 2, generator=generator, dtype=torch.float64)
+        sinks = torch.full((heads, 1), -torch.inf if sink is None else sink, dtype=torch.float64)
+        weight = torch.cat([scores, sinks[..., None]], -1).softmax(-1)[..., :-1]
+        kept = torch.zeros(1, 1, 7, dtype=torch.bool)
+        kept[..., 2] = True
+        seen = [
+            Seen(s, v, sink=None if sink is None else one)
+            for s, v, one in zip(scores, values, sinks, strict=True)
+        ]
+        found = group_squares(seen, weight, kept, torch.tensor([0.5], dtype=torch.float64))
+        assert found.shape == (1, 1, 1)
+        full, nothing = weight[:, 0, None] @ values[:, 0], 1 - weight[:, 0].sum(-1)
+        squares = []
+        for drawn in itertools.combinations((0, 1, 3, 4, 5, 6), 3):
+            read = torch.zeros(7, dtype=torch.float64)
+            read[[*drawn]], read[2] = 2.0, 1.0  # each of three stands for two of six
+            part = read * weight[:, 0]
+            output = (part[:, None] @ values[:, 0])[:, 0] / (part.sum(-1) + nothing)[:, None]
+            squares.append((output - full[:, 0]).sum(0).square().sum())
+        exact = float(torch.stack(squares).mean())
+        assert float(found) == pytest.approx(exact, rel=1e-3)
+        apart = sum(
+            float(group_squares([s], w[None], kept, torch.tensor([0.5])))
+            for s, w in zip(seen, weight, strict=True)
+        )
+        assert apart != pytest.approx(exact, rel=0.05)
 
     def test_keys_are_those_that_key_heads_give(self):
         chosen = replace(by_head(7, replace(BASE, top=4)), group=2)

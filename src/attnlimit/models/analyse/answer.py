@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -32,6 +33,8 @@ TRIED = (0.05, 0.01, 0.002)
 """Errors of the answer at which what is predicted is tried out."""
 TRIED_ON = 8
 """Passages, at most."""
+NODES, PAIRS = 3, 16
+"""Of the integral between two heads that read the same keys, and pairs of heads in a group, at most."""
 
 
 class Answering:
@@ -74,7 +77,7 @@ class Answering:
             return
         rows, heads = self.rows.to(call.query.device), range(head, head + self.group)
         value = call.value[0, head // call.groups].double()
-        scores = torch.stack([call.scores(0, one, rows) for one in heads])
+        scores = torch.stack([call.scores(0, one, rows) for one in heads]).double()
         hidden = scores == -torch.inf
         own = None if call.own_key is None else rows + call.own_key
         space = [one.without(place=own is None) for one in SPACE]
@@ -85,18 +88,14 @@ class Answering:
         gradient = self.gradients[call.layer][:, :, head : head + self.group].to(value.device).double()
         values = torch.einsum("kd,smhd->hmks", value, gradient)
         sinks = [None if call.sink is None else call.sink[one].float().expand(len(rows)) for one in heads]
-        seen = [Seen(*one) for one in zip(scores.double(), values, hidden, sinks, strict=True)]
-        squares = torch.stack([nested_squares(one, kept, self.share) for one in seen])
-        rest, weight = ~(kept | hidden[0]), weight.double()
-        if self.group > 1:
-            alike = correlations(weight[..., None] * (values - weight[..., None, :] @ values), rest)
-            squares = torch.einsum("ghms,gmsk,hmsk->msk", alike, squares.sqrt(), squares.sqrt())[None]
+        seen = [Seen(*one) for one in zip(scores, values, hidden, sinks, strict=True)]
+        rest, squares = ~(kept | hidden[0]), group_squares(seen, weight, kept, self.share)
         parts = [rest_spread(contributions(one, value), rest) for one in weight]
         number, width = parts[0][0][..., 0], sum(one[1][..., 0].square() for one in parts) ** 0.5
         scale = per_query(self.loaded.kind, self.windows.shape[1]) / self.draws
         biases = [_kept_alone(one, each, kept) for one, each in zip(weight, values, strict=True)]
         alone = torch.stack(biases).sum(0)
-        found = (squares[0] * scale, alone.square().sum(-1).T * scale, number.T, width.T, (~hidden[0]).sum(1))
+        found = (squares * scale, alone.square().sum(-1).T * scale, number.T, width.T, (~hidden[0]).sum(1))
         place = (call.layer, head // self.group)
         self.terms.setdefault(place, []).append(tuple(one.float().cpu() for one in found))
 
@@ -169,16 +168,43 @@ class Answering:
         return found
 
 
-def correlations(
-    parts: Float[Tensor, "heads m keys draws"], rest: Bool[Tensor, "sets m keys"]
-) -> Float[Tensor, "heads heads m sets"]:
-    """Of what each key of a rest adds to the outputs of several heads."""
-    inside, number = rest.to(parts), rest.sum(-1).to(parts)
-    total = torch.einsum("smk,hmkd->hmsd", inside, parts)
-    product = torch.einsum("smk,gmkd,hmkd->ghms", inside, parts, parts)
-    found = number.T * product - torch.einsum("gmsd,hmsd->ghms", total, total)
-    size = found.diagonal().movedim(-1, 0).clamp_min(1e-300).sqrt()
-    return (found / (size[:, None] * size)).clamp(-1, 1)
+def group_squares(
+    seen: Sequence[Seen],
+    weight: Float[Tensor, "heads m keys"],
+    kept: Bool[Tensor, "sets m keys"],
+    share: Float[Tensor, " k"],
+) -> Float[Tensor, "m sets k"]:
+    """E‖Σ_h (Γ_n − Γ)_h‖² of heads that keep and draw the same keys.
+
+    With Γ_n − Γ = N/W, N = Σ w u over the keys that are read, two heads have E N·N′/(WW′) = ∫₀¹ E N·N′/W_x² dx, W_x = xW + (1 − x)W′, and
+    N·N′ = ¼‖N + N′‖² − ¼‖N − N′‖²: errors of one head with weights xw + (1 − x)w′, three of which give the integral to 1 % or better.
+    """
+    total = torch.stack([nested_squares(one, kept, share) for one in seen]).sum(0)
+    if len(seen) == 1:
+        return total
+    pairs = torch.combinations(torch.arange(len(seen)))
+    some = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[:PAIRS]]
+    # what a sink takes has no value, −Γ beside the others: one more key, which all keep
+    sink = (1 - weight.sum(-1, keepdim=True)).clamp_min(0)
+    weight, always = torch.cat([weight, sink], -1), torch.ones_like(kept[..., :1])
+    kept, hidden = torch.cat([kept, always], -1), (weight == 0).all(0)
+    for one, other in some.tolist():
+        pulls = [_pulls(weight[place], seen[place].values) for place in (one, other)]
+        for x, part in zip(*np.polynomial.legendre.leggauss(NODES), strict=True):
+            mixed = torch.lerp(weight[other], weight[one], (1 + x) / 2)
+            each = mixed.clamp_min(1e-300)[..., None]
+            for sign in (1, -1):
+                both = Seen(mixed.log(), (pulls[0] + sign * pulls[1]) / each, hidden)
+                total += sign * part / 4 * len(pairs) / len(some) * nested_squares(both, kept, share)
+    return total
+
+
+def _pulls(
+    weight: Float[Tensor, "m more"], values: Float[Tensor, "m keys draws"]
+) -> Float[Tensor, "m more draws"]:
+    """w u of every key, the last of which has no value."""
+    values = torch.cat([values, torch.zeros_like(values[:, :1])], 1)
+    return weight[..., None] * (values - weight[:, None] @ values)
 
 
 def _kept_alone(

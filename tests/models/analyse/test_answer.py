@@ -41,6 +41,18 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "classifier": ("BertConfig", "BertForSequenceClassification", {**SMALL, "num_labels": 3}),
     "encoder": ("LlamaConfig", "LlamaModel", GROUPED),
 }
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "causal-lm, one key head, windows": ("MistralConfig", "MistralForCausalLM", {**GROUPED, "num_key_value_heads": 1, "sliding_window": 32}),
+    "causal-lm, learned sinks": (
+        "GptOssConfig", "GptOssForCausalLM",
+        {**GROUPED, "sliding_window": 16, "num_local_experts": 2, "num_experts_per_tok": 2, "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
+    "masked-lm, rotary, global and local": (
+        "ModernBertConfig", "ModernBertForMaskedLM",
+        {**SMALL, "global_attn_every_n_layers": 2, "local_attention": 16, "bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2},
+    ),
+}  # fmt: skip
+"""Models that nothing else here is fitted to."""
 ALIKE = "causal-lm, heads of a group alike"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 
@@ -48,13 +60,13 @@ HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 @cache
 def tiny(kind: str) -> Loaded:
     """Scores differ by about 1, some words are large, and what attention adds is small: so are its errors."""
-    config, model, settings = KINDS["causal-lm" if kind == ALIKE else kind]
+    config, model, settings = (KINDS | FAMILIES)["causal-lm" if kind == ALIKE else kind]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         built = getattr(transformers, model)(getattr(transformers, config)(**settings))
     for name, weight in built.named_parameters():
-        if name.endswith(("o_proj.weight", "attention.output.dense.weight")):
-            weight.data *= 0.05
+        if name.endswith(("o_proj.weight", "attention.output.dense.weight", "attn.Wo.weight")):
+            weight.data *= 0.1 if "sinks" in kind else 0.05
         if name.endswith(("q_proj.weight", "self.query.weight")):
             weight.data *= 0.4
         if name.endswith(("embed_tokens.weight", "word_embeddings.weight")):
@@ -63,8 +75,7 @@ def tiny(kind: str) -> Loaded:
             weight.data[8:16], weight.data[24:] = weight.data[:8], weight.data[16:24]
         if kind == ALIKE and name.endswith("o_proj.weight"):
             weight.data[:, 8:16], weight.data[:, 24:] = weight.data[:, :8], weight.data[:, 16:24]
-    kind = "causal-lm" if kind == ALIKE else kind
-    return Loaded(built.eval().requires_grad_(False), None, "tiny", kind)
+    return Loaded(built.eval().requires_grad_(False), None, "tiny", kind.split(",")[0])
 
 
 def text(seed: int = 1) -> Tensor:
@@ -187,7 +198,7 @@ def measure(kind: str, chosen: Budgets) -> Lost:
 class TestPrediction:
     """Predicted and measured, for several kinds of models and budgets, with wrong gradients as a negative control."""
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", [*KINDS, *FAMILIES])
     def test_by_head(self, kind):
         chosen = by_head(16)
         lost = measure(kind, chosen)
@@ -197,7 +208,7 @@ class TestPrediction:
         assert lost.is_like(predicted.value), (predicted, lost)
         assert predicted.low <= predicted.value <= predicted.high
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", [*KINDS, *FAMILIES])
     def test_by_query(self, kind):
         chosen = by_query(kind, 0.5)
         lost = measure(kind, chosen)

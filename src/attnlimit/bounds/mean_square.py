@@ -32,30 +32,18 @@ def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:
     Bound(mean_square: mean square ≤ 0.04)
     """
     x = head.checked(x)
+    a, sizes = head.score_vector(x), token_counts(n, x)
     if law.radius == math.inf:
-        sizes, single = token_counts(n, x)
-        value = light_square(LightTails.of(head, law, "mean square"), head, law, x, sizes)
-        return Bound(
-            name="mean_square",
-            value=value[..., 0] if single else value,
-            kind="mean square",
-            formula="E‖Γ_n − Γ‖² ≤ min_θ e^D tr/(n(1−θ)²) + E(max‖Vy − Γ‖²; ⟨w̃⟩ < 1 − θ)",
-            hypotheses=(SUBGAUSSIAN, IID, FRESH),
-            inputs={"D": log_chi2(law, head.score_vector(x))},
-        )
-    R, R_V = radii(head, law, "mean square")
-    a = head.score_vector(x)
-    D = log_chi2(law, a)
-    sizes, single = token_counts(n, a)
-    value = 4 * R_V**2 * (D[..., None] - sizes.log()).clamp_max(0).exp()
-    return Bound(
-        name="mean_square",
-        value=value[..., 0] if single else value,
-        kind="mean square",
-        formula="E‖Γ_n − Γ‖² ≤ 4 R_V² min(1, e^D/n)",
-        hypotheses=(COMPACT, IID, FRESH),
-        inputs={"R": R, "R_V": R_V, "D": D},
-    )
+        value = light_square(LightTails.of(head, law, "mean square"), head, law, x, sizes.n)
+        formula = "E‖Γ_n − Γ‖² ≤ min_θ e^D tr/(n(1−θ)²) + E(max‖Vy − Γ‖²; ⟨w̃⟩ < 1 − θ)"
+        support, inputs = SUBGAUSSIAN, {"D": log_chi2(law, a)}
+    else:
+        R, R_V = radii(head, law, "mean square")
+        D = log_chi2(law, a)
+        value = 4 * R_V**2 * (D[..., None] - sizes.n.log()).clamp_max(0).exp()
+        formula, support = "E‖Γ_n − Γ‖² ≤ 4 R_V² min(1, e^D/n)", COMPACT
+        inputs = {"R": R, "R_V": R_V, "D": D}
+    return Bound("mean_square", sizes.of(value), "mean square", formula, (support, IID, FRESH), inputs)
 
 
 def light_square(light: LightTails, head: Head, law: Measure, x: Tensor, sizes: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from attnlimit.rates import exponents
 from attnlimit.report.figures.rates import FittedCurve, fitted, slopes_figure
-from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.result import Points, Reproduction, Verdict
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, lines
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.output_moments import Moments
 
@@ -20,24 +19,19 @@ def curves(points: Points) -> list[FittedCurve]:
 
 
 def table(points: Points) -> list[Row]:
-    return [
-        {
-            "statistic": one.statistic,
-            "horizon": one.horizon,
-            "replicates": one.replicates,
-            "exponent": one.fit.exponent,
-            "exponent_low": one.fit.interval[0],
-            "exponent_high": one.fit.interval[1],
-            "published": float(exponents(one.horizon).paper),
-            "n": n,
-            "rms": float(one.curve.error[i]),
-            "rms_standard_error": None
-            if one.curve.standard_error is None
-            else float(one.curve.standard_error[i]),
+    rows: list[Row] = []
+    for one in curves(points):
+        fit, (low, high), published = one.fit, one.fit.interval, float(exponents(one.horizon).paper)
+        facts = {"statistic": one.statistic, "horizon": one.horizon, "replicates": one.replicates}
+        facts |= {
+            "exponent": fit.exponent,
+            "exponent_low": low,
+            "exponent_high": high,
+            "published": published,
         }
-        for one in curves(points)
-        for i, n in enumerate(one.curve.n)
-    ]
+        columns = {"rms": one.curve.error, "rms_standard_error": one.curve.standard_error}
+        rows += lines(facts, {"n": one.curve.n}, **columns)
+    return rows
 
 
 def by_statistic(found: Sequence[FittedCurve]) -> dict[str, list[FittedCurve]]:
@@ -66,14 +60,16 @@ def _lower_bound(name: str, some: Sequence[FittedCurve]) -> Verdict:
     claim = f"the {name} error falls at least like n^(−1/(2(1+H²))): least fitted − published exponent"
     note = f"{name}: fitted exponent above the published one, interval included, at {held} of {len(some)} horizons."
     note += FINITE if gap < 0 else ""
-    return at_least(f"{claim}, at H = {worst.horizon:.3g}", 0.0, gap, interval, note=note)
+    return Verdict.at_least(f"{claim}, at H = {worst.horizon:.3g}", 0.0, gap, interval, note=note)
 
 
 def _sharp(name: str, some: Sequence[FittedCurve]) -> Verdict:
     farthest = max(some, key=lambda point: _gap(point)[0])
     gap, interval = _gap(farthest)
     claim = f"the {name} exponent is 1/(2(1+H²)) and no more: largest fitted − published exponent"
-    return equals(f"{claim}, at H = {farthest.horizon:.3g}", 0.0, gap, interval, slack=SLACK, note=SHARP)
+    return Verdict.equals(
+        f"{claim}, at H = {farthest.horizon:.3g}", 0.0, gap, interval, slack=SLACK, note=SHARP
+    )
 
 
 def _falls(name: str, some: Sequence[FittedCurve]) -> Verdict:
@@ -82,24 +78,19 @@ def _falls(name: str, some: Sequence[FittedCurve]) -> Verdict:
     fall = first.exponent - last.exponent
     half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
     claim = f"the {name} exponent falls with the horizon, from H = {some[0].horizon:.3g} to {some[-1].horizon:.3g}"
-    return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
+    return Verdict.at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
 
 
 def sphere_verdicts(points: Points) -> list[Verdict]:
     verdicts = []
     for name, some in by_statistic(curves(points)).items():
         for one in some:
-            claim = f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}"
+            claim, how = (
+                f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}",
+                {"slack": SLACK, "resolution": 0.15},
+            )
             verdicts.append(
-                equals(
-                    claim,
-                    0.5,
-                    one.fit.exponent,
-                    one.fit.interval,
-                    slack=SLACK,
-                    resolution=0.15,
-                    note=BOUNDED,
-                )
+                Verdict.equals(claim, 0.5, one.fit.exponent, one.fit.interval, **how, note=BOUNDED)
             )
         verdicts.append(_lower_bound(name, some))
     return verdicts

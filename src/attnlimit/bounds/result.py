@@ -46,5 +46,4 @@ class Bound:
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and text, ready for JSON: what is not finite becomes None."""
-        found: dict[str, object] = finite(record(self))
-        return found
+        return finite(record(self))

@@ -65,14 +65,14 @@ def uniform(
         kind="uniform, high probability",
         formula=formula,
         hypotheses=(support, IID, "queries in the ball ‖x‖ ≤ r, tokens among them or not"),
-        inputs={**inputs, "r": radius, "delta": delta},
+        inputs={**inputs, "r": radius, "delta": delta, "method": method or "jensen"},
         confidence=1 - delta,
         constant=sizes.of(bound * sizes.n.sqrt()),
         exponent=0.5,
     )
 
 
-Found: TypeAlias = tuple[Tensor, Tensor, str, str, dict[str, float | str]]
+Found: TypeAlias = tuple[Tensor, Tensor, str, str, dict[str, float]]
 """The bound without its cap, the cap, the formula, what is asked of the law's support, inputs."""
 
 
@@ -91,7 +91,7 @@ def _compact(head: Head, law: Measure, radius: float, n: Tensor, delta: float, m
         if method == "net":
             root = n.new_tensor([_net(m, rank, radius, slope, delta) for m in n.tolist()])
         bound = 2 * R_V * (root.log() + 2 * rho).exp()
-    inputs: dict[str, float | str] = {"R": R, "R_V": R_V, "rho": rho, "method": str(method)}
+    inputs = {"R": R, "R_V": R_V, "rho": rho}
     return bound, n.new_tensor(2 * R_V), _FORMULAS[str(method)], COMPACT, inputs
 
 
@@ -143,4 +143,4 @@ def _light(head: Head, law: Measure, radius: float, n: Tensor, delta: float, met
     formula = (
         "sup ‖Γ_n − Γ‖ ≤ min_t √2 e^(α²/(2t²) + αη) (Bernstein for φ(ty) ⊗ (Vy, g), cut where no token is)"
     )
-    return torch.stack(tried).amin(0), most, formula, SUBGAUSSIAN, {"alpha": alpha, "method": "jensen"}
+    return torch.stack(tried).amin(0), most, formula, SUBGAUSSIAN, {"alpha": alpha}

@@ -59,7 +59,7 @@ class Radial(Measure):
         return torch.where(norm > 0, self.radius * a / norm.clamp_min(torch.finfo(a.dtype).tiny), 0.0)
 
     @property
-    def gain(self) -> Callable[[Tensor], Tensor]:
+    def gain(self) -> Callable[[Tensor], Tensor]:  # type: ignore[override]
         return lambda norm: self.radius**2 * sphere_cgf(self.radius * norm, self.order).ratio_over_r
 
     def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:

@@ -33,7 +33,7 @@ def read(V: Matrix | None, y: Float[Tensor, "*batch dv"]) -> Tensor:
     return y if V is None else y @ V.mT
 
 
-class Kind(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """Where and in which precision a law lives: float64 on the CPU unless told otherwise, and float32 at least."""
 
     dtype: torch.dtype

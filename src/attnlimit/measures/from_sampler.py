@@ -12,7 +12,7 @@ from torch.quasirandom import SobolEngine
 
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import Repeats, as_count, shown, whole
-from attnlimit.measures.base import Kind, Measure, Points
+from attnlimit.measures.base import Measure, Options, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
 from attnlimit.numerics.quasi import uniform_sets
@@ -43,9 +43,9 @@ class FromSampler(Measure):
         uniforms: int | None = None,
         points: int = 4096,
         scrambles: Repeats = 16,
-        **kind: Unpack[Kind],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(dim, **kind)
+        super().__init__(dim, **options)
         self.transform = transform
         self.uniforms = whole(1, SobolEngine.MAXDIM)(dim if uniforms is None else uniforms, "uniforms")
         sets = uniform_sets(self.uniforms, as_count(points, "points"), scrambles)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.measures.base import Kind, Matrix, Nodes, Points, Tail
+from attnlimit.measures.base import Matrix, Nodes, Options, Points, Tail
 from attnlimit.measures.product import Product, along_axes
 from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.numerics.atoms import Atoms
@@ -30,8 +30,8 @@ class Laplace(Product):
     growth = "grows like b·max|a_i|·log n"
     """Of the weights e^{aᵀy} the tail index is 1/(b·max|a_i|)."""
 
-    def __init__(self, dim: int, scale: float = 1.0, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, scale, **kind)
+    def __init__(self, dim: int, scale: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(dim, scale, **options)
         self.domain = f"max|a_i| < 1/scale = {1 / self.scale:g}"
 
     def _in_domain(self, a: Points) -> Bool[Tensor, "*batch"]:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Matrix, Measure, Nodes, Points, read
+from attnlimit.measures.base import Matrix, Measure, Nodes, Options, Points, read
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.bessel import sphere_cgf, sum_transform
 from attnlimit.numerics.caps import heights
@@ -25,8 +25,8 @@ class Product(Measure):
 
     scale_name = "scale"
 
-    def __init__(self, dim: int, scale: float, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, **kind)
+    def __init__(self, dim: int, scale: float, **options: Unpack[Options]) -> None:
+        super().__init__(dim, **options)
         self.scale = as_positive(scale, self.scale_name)
 
     def __repr__(self) -> str:
@@ -74,8 +74,8 @@ class Bounded(Product):
     order: int
     narrows = True
 
-    def __init__(self, dim: int, scale: float, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, scale, **kind)
+    def __init__(self, dim: int, scale: float, **options: Unpack[Options]) -> None:
+        super().__init__(dim, scale, **options)
         self.radius = self.scale * math.sqrt(self.dim)
         self.variance_proxy = self.scale**2 / self.order
 

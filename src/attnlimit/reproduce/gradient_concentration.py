@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from attnlimit.report.figures.rates import gradient_concentration_figure
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, lines, results
 from attnlimit.studies.kind import Row
@@ -51,11 +49,8 @@ def _exact(points: list[Concentrated]) -> Verdict:
 
 
 def _falls(name: str, points: list[Concentrated]) -> Verdict:
-    first, last = points[0].fits[name], points[-1].fits[name]
-    fall = first.exponent - last.exponent
-    half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
     claim = f"the exponent of the {QUANTITIES[name]} falls as scores spread, H = {_horizon(points[0]):.3g} to {_horizon(points[-1]):.3g}"
-    return Verdict.at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
+    return Verdict.falls(claim, points[0].fits[name], points[-1].fits[name])
 
 
 def table(points: Points) -> list[Row]:

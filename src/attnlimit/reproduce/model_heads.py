@@ -227,7 +227,7 @@ RESULTS = (
         verdicts=bert_verdicts,
         table=table,
         notes=(
-            "Horizons have the factor 1/√d_h of the scores and are per head; published ones leave it out and merge ",
+            "Horizons have the factor 1/√d_h of the scores and are per head; published ones leave it out and merge heads.",
             "The statistic is the rms error of a head's output over queries and replicates, against attention to all keys "
             "of the passage. Published replicates draw different keys; independent ones, shown here, have no bias from the "
             "finite passage.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from attnlimit.rates import exponents
@@ -74,11 +73,8 @@ def _sharp(name: str, some: Sequence[FittedCurve]) -> Verdict:
 
 def _falls(name: str, some: Sequence[FittedCurve]) -> Verdict:
     """From the least to the largest horizon."""
-    first, last = some[0].fit, some[-1].fit
-    fall = first.exponent - last.exponent
-    half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
     claim = f"the {name} exponent falls with the horizon, from H = {some[0].horizon:.3g} to {some[-1].horizon:.3g}"
-    return Verdict.at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
+    return Verdict.falls(claim, some[0].fit, some[-1].fit)
 
 
 def sphere_verdicts(points: Points) -> list[Verdict]:

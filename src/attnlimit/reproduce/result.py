@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from attnlimit.drawing import Figure
+from attnlimit.rates import PowerFit
 from attnlimit.studies.kind import Cell, Point, Result, Row, crossed, plain, short
 
 Interval: TypeAlias = tuple[float, float]
@@ -137,6 +138,13 @@ class Verdict:
         low, high = interval or (measured, measured)
         outcome = Outcome.of(high <= predicted, low > predicted)
         return cls(claim, predicted, measured, interval, outcome, note, "at most")
+
+    @classmethod
+    def falls(cls, claim: str, first: PowerFit, last: PowerFit) -> Verdict:
+        """Agrees when the exponent of the last fit is below that of the first, intervals included."""
+        fall = first.exponent - last.exponent
+        half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
+        return cls.at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
 
     @classmethod
     def holds(

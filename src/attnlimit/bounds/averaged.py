@@ -21,7 +21,7 @@ from attnlimit.bounds.hypotheses import (
 )
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails, QuadraticMoment
 from attnlimit.bounds.mean_square import light_square
-from attnlimit.bounds.result import Bound
+from attnlimit.bounds.result import Bound, Inputs
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, Chance, Seeded, as_count, as_generator
 from attnlimit.measures import Measure
@@ -62,7 +62,7 @@ def averaged(
     R, R_V = radii(head, law, "averaged")
     method = method or _choose(source, generator)
     sizes, single = token_counts(n, head.factors.right)
-    extra: dict[str, float | int | str | Tensor] = {"R": R, "R_V": R_V, "method": method}
+    extra: Inputs = {"R": R, "R_V": R_V, "method": method}
     confidence, constant, exponent = None, None, None
     if method == "exact":
         x, weights = _given(head, source)

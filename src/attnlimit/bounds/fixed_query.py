@@ -13,7 +13,7 @@ from attnlimit.attention.clt import CLT
 from attnlimit.bounds.concentration import bernstein, hoeffding, mean_shortfall
 from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, radii, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
-from attnlimit.bounds.result import Bound
+from attnlimit.bounds.result import Bound, Inputs
 from attnlimit.inputs import Array, Chance
 from attnlimit.measures import Measure
 
@@ -35,11 +35,11 @@ def fixed_query(head: Head, law: Measure, x: Array, n: object, delta: Chance) ->
     """
     regime = _light if law.radius == math.inf else _compact
     value, formula, support, inputs = regime(head, law, x, n, delta)
-    hypotheses, inputs = (support, IID, FRESH), {**inputs, "delta": delta}
-    return Bound("fixed_query", value, "high probability", formula, hypotheses, inputs, confidence=1 - delta)
+    inputs, why = inputs | {"delta": delta}, (support, IID, FRESH)
+    return Bound("fixed_query", value, "high probability", formula, why, inputs, confidence=1 - delta)
 
 
-Found: TypeAlias = tuple[Tensor, str, str, dict[str, float | Tensor]]
+Found: TypeAlias = tuple[Tensor, str, str, Inputs]
 """Value, formula, what is asked of the law's support, inputs."""
 
 
@@ -55,7 +55,7 @@ def _compact(head: Head, law: Measure, x: Array, n: object, delta: float) -> Fou
     fine = _quotient(bernstein(_variance(limit), largest, sizes.n, delta / 2), limit, sizes.n, delta)
     value = sizes.of(torch.minimum(torch.minimum(crude, fine), reach[..., None]))
     formula = "‖Γ_n − Γ‖ ≤ (R_V + ‖Γ‖) min(1, e^(M−m) √(2 log(2/δ)/n), Bernstein with E‖w̃u‖² and E w̃² = e^D)"
-    inputs = {"R": R, "R_V": R_V, "rho": R * a.norm(dim=-1), "score_range": high - low}
+    inputs: Inputs = {"R": R, "R_V": R_V, "rho": R * a.norm(dim=-1), "score_range": high - low}
     return value, formula, COMPACT, inputs
 
 

@@ -13,7 +13,7 @@ from attnlimit.attention import Head
 from attnlimit.bounds.concentration import bernstein
 from attnlimit.bounds.hypotheses import COMPACT, IID, radii, score_norm, score_reach, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails, kernel_grid, log_kernel_moment
-from attnlimit.bounds.result import Bound
+from attnlimit.bounds.result import Bound, Inputs
 from attnlimit.errors import InputError
 from attnlimit.inputs import Chance, Positive
 from attnlimit.measures import Measure
@@ -72,7 +72,7 @@ def uniform(
     )
 
 
-Found: TypeAlias = tuple[Tensor, Tensor, str, str, dict[str, float]]
+Found: TypeAlias = tuple[Tensor, Tensor, str, str, Inputs]
 """The bound without its cap, the cap, the formula, what is asked of the law's support, inputs."""
 
 
@@ -91,8 +91,8 @@ def _compact(head: Head, law: Measure, radius: float, n: Tensor, delta: float, m
         if method == "net":
             root = n.new_tensor([_net(m, rank, radius, slope, delta) for m in n.tolist()])
         bound = 2 * R_V * (root.log() + 2 * rho).exp()
-    inputs = {"R": R, "R_V": R_V, "rho": rho}
-    return bound, n.new_tensor(2 * R_V), _FORMULAS[str(method)], COMPACT, inputs
+    most = n.new_tensor(2 * R_V)
+    return bound, most, _FORMULAS[str(method)], COMPACT, {"R": R, "R_V": R_V, "rho": rho}
 
 
 def _smaller(one: Bound, other: Bound) -> Bound:

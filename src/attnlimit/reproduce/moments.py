@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnlimit.rates import exponents
 from attnlimit.report.figures.rates import FittedCurve, fitted, slopes_figure
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, lines
-from attnlimit.studies.kind import Row
+from attnlimit.studies.kind import Cell, Row
 from attnlimit.studies.kinds.output_moments import Moments
 
 
@@ -20,13 +20,13 @@ def curves(points: Points) -> list[FittedCurve]:
 def table(points: Points) -> list[Row]:
     rows: list[Row] = []
     for one in curves(points):
-        fit, (low, high), published = one.fit, one.fit.interval, float(exponents(one.horizon).paper)
-        facts = {"statistic": one.statistic, "horizon": one.horizon, "replicates": one.replicates}
+        low, high = one.fit.interval
+        facts: dict[str, Cell] = {"statistic": one.statistic, "horizon": one.horizon}
+        facts |= {"replicates": one.replicates, "exponent": one.fit.exponent}
         facts |= {
-            "exponent": fit.exponent,
             "exponent_low": low,
             "exponent_high": high,
-            "published": published,
+            "published": float(exponents(one.horizon).paper),
         }
         columns = {"rms": one.curve.error, "rms_standard_error": one.curve.standard_error}
         rows += lines(facts, {"n": one.curve.n}, **columns)
@@ -81,13 +81,10 @@ def sphere_verdicts(points: Points) -> list[Verdict]:
     verdicts = []
     for name, some in by_statistic(curves(points)).items():
         for one in some:
-            claim, how = (
-                f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}",
-                {"slack": SLACK, "resolution": 0.15},
-            )
-            verdicts.append(
-                Verdict.equals(claim, 0.5, one.fit.exponent, one.fit.interval, **how, note=BOUNDED)
-            )
+            claim = f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}"
+            value, ends = one.fit.exponent, one.fit.interval
+            found = Verdict.equals(claim, 0.5, value, ends, slack=SLACK, resolution=0.15, note=BOUNDED)
+            verdicts.append(found)
         verdicts.append(_lower_bound(name, some))
     return verdicts
 

@@ -258,10 +258,10 @@ def _parquet(run: StudyRun, path: Path) -> None:
     with pq.ParquetWriter(path, schema) as writer:
         while block := list(islice(source, AT_ONCE)):
             arrays = []
-            for field, cells in zip(schema, zip(*block, strict=True), strict=True):
-                if field.type == types["text"]:  # which may hold numbers where points differ in kind
-                    cells = [None if cell is None else str(cell) for cell in cells]
-                arrays.append(pa.array(cells, field.type))
+            for column, cells in zip(schema, zip(*block, strict=True), strict=True):
+                text = column.type == types["text"]  # which may hold numbers where points differ in kind
+                told = [str(cell) if text and cell is not None else cell for cell in cells]
+                arrays.append(pa.array(told, column.type))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 

@@ -108,9 +108,9 @@ def gaussian_verdicts(points: Points) -> list[Verdict]:
 def gaussian_table(points: Points) -> list[Row]:
     rows: list[Row] = []
     for one in pairs(points):
-        sampled, exactly = one.sampled, torch.tensor([one.exact.at(n) for n in one.sampled.n]).double()
-        noise = sampled.standard_error
-        columns = {"exact": exactly, "sampled": sampled.error, "sampled_standard_error": noise}
+        sampled, noise = one.sampled, one.sampled.standard_error
+        known = torch.tensor([one.exact.at(n) for n in sampled.n], dtype=torch.float64)
+        columns = {"exact": known, "sampled": sampled.error, "sampled_standard_error": noise}
         rows += lines({"horizon": one.horizon}, {"n": sampled.n}, **columns)
     return rows
 

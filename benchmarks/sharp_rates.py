@@ -8,7 +8,7 @@ import torch
 
 from attnlimit import Gaussian, Head, curve, exponents, measure_convergence
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, PURPLE, axes, save
-from attnlimit.reproduce.sharp_rates import continued
+from attnlimit.reproduce.exact import continued
 from benchmarks._figures import figure
 
 HORIZONS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnlimit.reproduce.result import plain
+from attnlimit.studies.kind import plain
 
 PAGE = Path(__file__).with_name("reproduction.md")
 

@@ -53,9 +53,9 @@ def members(package: str, attribute: str, only: str | None = None) -> list[Any]:
     return [getattr(one, attribute) for one in modules(package, only) if hasattr(one, attribute)]
 
 
-def subclasses(package: str, base: type[T]) -> list[type[T]]:
-    """The subclasses of `base` that the modules of a package define."""
-    found = ((one, value) for one in modules(package) for value in vars(one).values())
+def subclasses(package: str, base: type[T], only: str | None = None) -> list[type[T]]:
+    """The subclasses of `base` that the modules of a package define, or one module `only`."""
+    found = ((one, value) for one in modules(package, only) for value in vars(one).values())
     return [
         value
         for one, value in found

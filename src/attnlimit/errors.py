@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class AttnlimitError(Exception):
@@ -56,6 +58,15 @@ class RateNotResolved(AttnlimitError, ArithmeticError):
 
 class MissingExtra(AttnlimitError, ImportError):
     """An optional part is not installed; the message is the pip line that installs it."""
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """What is imported inside comes with an extra: `with needs("Figures need matplotlib", "report"): import matplotlib`."""
+    try:
+        yield
+    except ImportError as missing:
+        raise MissingExtra(f"{what}: pip install 'attnlimit[{extra}]'.") from missing
 
 
 class ModelNotSupported(AttnlimitError, NotImplementedError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from attnlimit import Empirical, Gaussian, Head, InputError, prefixes, stream
-from attnlimit.attention.blocks import opened
+from attnlimit.attention.streaming import opened
 from attnlimit.files.arrays import open_rows
 
 N, D, M = 500, 6, 9

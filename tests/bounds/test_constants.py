@@ -21,9 +21,8 @@ from attnlimit import (
     bounds,
     exact_error,
 )
-from attnlimit.bounds.gaussian_comparison import QuadraticMoment
 from attnlimit.bounds.hypotheses import log_chi2
-from attnlimit.bounds.light_tails import LightTails
+from attnlimit.bounds.light_tails import LightTails, QuadraticMoment
 
 
 class TruncatedNormal(Measure):

@@ -8,7 +8,7 @@ import torch
 import attnlimit as al
 from attnlimit.errors import InputError
 from attnlimit.rates import exponents
-from attnlimit.reproduce.sharp_rates import continued
+from attnlimit.reproduce.exact import continued
 
 F64 = {"dtype": torch.float64}
 

@@ -16,7 +16,7 @@ import attnlimit as al
 from attnlimit.exact import gaussian_maximum, hardmax_error
 from attnlimit.numerics.caps import cap_moments
 from attnlimit.numerics.order import inverse_count
-from attnlimit.rates.local import local_exponents
+from attnlimit.rates.logs import local_exponents
 
 DOUBLE = torch.float64
 SIZES = [1, 2, 7, 10**3, 10**6, 10**12]

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from attnlimit.reproduce import Outcome, find
-from attnlimit.reproduce.exact_law import distance
+from attnlimit.reproduce.exact import distance
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.different_keys import DifferentKeys
 from attnlimit.studies.kinds.error_law import ErrorLaws

@@ -13,7 +13,7 @@ from attnlimit.errors import InputError
 from attnlimit.models.see import named
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
-from attnlimit.reproduce import downstream, heads, model_heads, token_cloud
+from attnlimit.reproduce import downstream, model_heads, token_cloud
 from attnlimit.reproduce.result import Outcome
 from attnlimit.reproduce.run import Prepared, load_spec, run
 from attnlimit.studies import study_from
@@ -123,7 +123,7 @@ def test_nearer_tells_which_exponent_is_nearer():
     rates = [exponents(h) for h in np.linspace(0.3, 1.5, 12).tolist()]
     sharp = [head(k, float(one.rms), float(one.horizon)) for k, one in enumerate(rates)]
     published = [head(k, float(one.paper), float(one.horizon)) for k, one in enumerate(rates)]
-    assert outcomes([heads.nearer(sharp), heads.nearer(published)]) == [AGREES, DIFFERS]
+    assert outcomes([model_heads.nearer(sharp), model_heads.nearer(published)]) == [AGREES, DIFFERS]
 
 
 def test_what_is_said_names_weights_exceptions_and_special_tokens():

@@ -23,7 +23,6 @@ from attnlimit.reproduce import (
     prepare,
     run,
 )
-from attnlimit.reproduce.compare import at_most, equals
 from attnlimit.reproduce.run import TasksFailed, load_spec
 from attnlimit.reproduce.write import words, write_report
 from attnlimit.studies import study_from
@@ -39,7 +38,9 @@ def figure(points):
 
 def verdicts(points):
     mean = points[0].result.mean
-    return [equals("uniform draws have mean ½ <b>", 0.5, mean, (mean - 0.2, mean + 0.2), note="a note")]
+    return [
+        Verdict.equals("uniform draws have mean ½ <b>", 0.5, mean, (mean - 0.2, mean + 0.2), note="a note")
+    ]
 
 
 RESULT = Reproduction(
@@ -141,7 +142,7 @@ def test_verdicts_in_words():
     made = [Verdict("a", 1.0, 1.0, None, outcome) for outcome in Outcome]
     assert words(made) == "Of 3 comparisons, 1 agrees, 1 differs, 1 cannot be told."
     assert words([]) == "Nothing was compared."
-    told = at_most("a", 1.0, 0.5, (0.4, 0.6)).record()
+    told = Verdict.at_most("a", 1.0, 0.5, (0.4, 0.6)).record()
     assert (told.predicted, told.low, told.high) == ("at most 1", 0.4, 0.6)
 
 

@@ -76,7 +76,7 @@ def test_a_result_is_kept_once_and_never_replaced(tmp_path):
     store = Store(tmp_path)
     store.record(b"a" * 32, b"first", 1.0)
     store.record(b"a" * 32, b"second", 1.0)
-    assert store._rows("SELECT result FROM results") == [(b"first",)]
+    assert store.rows("SELECT result FROM results") == [(b"first",)]
     store.close()
 
 

@@ -1,8 +1,7 @@
 """Heads, the maps they become on a measure, and what n tokens do around the limit."""
 
 from attnlimit.attention.clt import CLT, clt
-from attnlimit.attention.head import Head
-from attnlimit.attention.linear import LinearHead
+from attnlimit.attention.head import Head, LinearHead
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
 from attnlimit.attention.streaming import prefixes, stream
 from attnlimit.doors import doors

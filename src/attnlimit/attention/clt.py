@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.attention.head import Head
-from attnlimit.attention.linear import LinearHead
+from attnlimit.attention.head import Head, LinearHead
 from attnlimit.errors import InputError, LimitDoesNotExist
 from attnlimit.inputs import Array, as_count
 from attnlimit.measures.base import Measure

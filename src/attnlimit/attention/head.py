@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, TokenMap
+from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, LinearMap, TokenMap
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, Positive, as_float, as_points, as_positive
 from attnlimit.measures.base import Measure
@@ -154,8 +154,6 @@ class Head:
 
     def linear(self) -> Head:
         """Linear attention with the same matrices: x ↦ ∫ V y (yᵀA x) dμ(y), no softmax."""
-        from attnlimit.attention.linear import LinearHead
-
         return LinearHead._of(self.factors)
 
     def each(self) -> list[Head]:
@@ -257,6 +255,14 @@ class Head:
             return y
         flat = y.reshape(*self.heads, -1, y.shape[-1])
         return (flat @ self.factors.V.mT).reshape(*y.shape[:-1], self.factors.V.shape[-2])
+
+
+class LinearHead(Head):
+    """x ↦ ∫ v (kᵀq) dμ: equals the softmax limit for centred Gaussian tokens [boursier2026softmax]."""
+
+    def __call__(self, measure: Measure) -> LinearMap:
+        self.check_fits(measure)
+        return LinearMap(self, measure)
 
 
 def _matrix(value: Array, name: str, like: Tensor | None = None) -> Tensor:

@@ -1,8 +1,9 @@
-"""Maps from queries to outputs: a head applied to a measure, with its derivatives."""
+"""Maps from queries to outputs: a head applied to a measure, with its derivatives, and the law of its output when the query is random."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Empirical, Measure
+from attnlimit.numerics.dirichlet import dirichlet_expectation
 from attnlimit.numerics.softmax import attend, tilted_covariance
 
 if TYPE_CHECKING:
@@ -48,10 +50,19 @@ class Map:
         return None
 
     def pushforward(self, source: Measure) -> Measure:
-        """The law of the output for a query of law `source`."""
-        from attnlimit.attention.pushforward import pushforward
-
-        return pushforward(self, source)
+        """The law of the output for a query of law `source`: Empirical for tokens, Gaussian for a Gaussian through an affine map, else
+        a law to sample whose mean and covariance are exact where known."""
+        if self.head.heads:
+            raise InputError(f"pushforward takes one head at a time, got {self.head!r}.")
+        if source.dim != self.head.query_dim:
+            raise InputError(
+                f"The head reads {self.head.query_dim}-dimensional queries, {source!r} has dimension {source.dim}."
+            )
+        self.head.check_kind(source)
+        if source.population is not None:
+            return Empirical(self(source.population.tokens), weights=source.population.weights)
+        affine = self.affine()
+        return (None if affine is None else source.image(*affine)) or Pushforward(self, source)
 
 
 class HardmaxMap(Map):
@@ -99,6 +110,11 @@ class AttentionMap(Map):
         E = self._direction(E, "V", self.out_dim, y.shape[-1])
         return (self._per_head(E, y[..., None]) @ y[..., None])[..., 0]
 
+    def _at_zero(self) -> tuple[Tensor, Tensor] | None:
+        """Slope and value there, of one head."""
+        zero = self.head.factors.right.new_zeros(self.head.query_dim)
+        return None if self.head.heads else (self.jacobian(zero), self(zero))
+
     def _direction(self, E: Array, of: str, *shape: int) -> Tensor:
         like, wanted = self.head.factors.right, (*self.head.heads, *shape)
         E = as_float(E, "E", dtype=like.dtype, device=like.device)
@@ -122,10 +138,7 @@ class LimitMap(AttentionMap):
         return self.measure.tilted_cov(self.head.score_vector(x))
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
-        if not self.measure.quadratic or self.head.heads:
-            return None
-        zero = self.head.factors.right.new_zeros(self.head.query_dim)
-        return self.jacobian(zero), self(zero)
+        return self._at_zero() if self.measure.quadratic else None
 
     def standard_error(self, x: Array) -> Float[Tensor, "*all dv"]:
         """Standard error of the output, zero for closed-form limits (quasi-Monte Carlo laws have one)."""
@@ -180,3 +193,127 @@ class TokenMap(AttentionMap):
         if not self.head.reads_first:
             C = self.head.read_linear(C.mT.contiguous()).mT
         return C @ self._per_head(self.head.factors.right, C)
+
+
+class LinearMap(AttentionMap):
+    """S a + v̄ (b_kᵀq) with S = ∫ v yᵀ dμ and v̄ = ∫ v dμ, v = V y + b_v; affine in x.
+
+    ∂/∂x = S A + v̄ b_kᵀR. The weights kᵀq do not sum to one, so b_v counts as much as they do.
+    """
+
+    def __call__(self, x: Array) -> Float[Tensor, "*all dv"]:
+        x = self.head.checked(x)
+        out = self._times(self._value_key_moment(), self.head.score_vector(x))
+        B = self._value_bias_moment()
+        return out if B is None else out + self._times(B, self.head.query(x))
+
+    def _mean(self, x: Tensor) -> Tensor:
+        y = self.head.score_vector(x) @ self.measure.second_moment().T
+        bias = self.head.factors.key_bias
+        if bias is None:
+            return y
+        return y + self._times(self.measure.mean[:, None] * bias[..., None, :], self.head.query(x))
+
+    def cross_cov(self, x: Array) -> Float[Tensor, "*all dv dk"]:
+        """S, at every x."""
+        S = self._value_key_moment()
+        batch = self.head.checked(x).shape[:-1]
+        return S.reshape(*self.head.heads, *[1] * len(batch), *S.shape[-2:]).expand(
+            *self.head.heads, *batch, -1, -1
+        )
+
+    def jacobian(self, x: Array) -> Float[Tensor, "*all dv dq"]:
+        J, B = super().jacobian(x), self._value_bias_moment()
+        return J if B is None else J + self._per_head(B @ self.head.factors.right, J)
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        return self._at_zero()
+
+    def _value_key_moment(self) -> Float[Tensor, "*heads dv dk"]:
+        """S = V ∫ y yᵀ dμ + b_v ∫ yᵀ dμ."""
+        f, M = self.head.factors, self.measure.second_moment()
+        S = M.expand(*self.head.heads, *M.shape) if f.V is None else f.V @ M
+        return S if f.value_bias is None else S + f.value_bias[..., None] * self.measure.key_mean
+
+    def _value_bias_moment(self) -> Float[Tensor, "*heads dv r"] | None:
+        """v̄ b_kᵀ."""
+        f, mean = self.head.factors, self.measure.mean
+        if f.key_bias is None:
+            return None
+        value = mean if f.V is None else f.V @ mean
+        value = value if f.value_bias is None else value + f.value_bias
+        return value[..., None] * f.key_bias[..., None, :]
+
+    def _times(self, matrix: Float[Tensor, "*heads i j"], vectors: Tensor) -> Tensor:
+        return (self._per_head(matrix, vectors[..., None]) @ vectors[..., None])[..., 0]
+
+
+class Pushforward(Measure):
+    """The law of Γ(X), X ~ source: it can be sampled; mean and covariance are exact for affine maps and for
+    queries on a sphere through the limit of a sphere or ball."""
+
+    def __init__(self, map: Map, source: Measure) -> None:
+        super().__init__(map.out_dim, dtype=source.dtype, device=source.device)
+        self.map = map
+        self.source = source
+        self.domain = "an unknown set"
+
+    def _cgf(self, a: Tensor) -> Tensor:
+        raise NotKnown(
+            "The CGF of an output law has no closed form; sample it and use the Empirical measure."
+        )
+
+    def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
+        return self.map(self.source.sample(n, generator=generator).tokens)
+
+    @property
+    def mean(self) -> Tensor:
+        affine = self.map.affine()
+        if affine is not None:
+            return affine[0] @ self.source.mean + affine[1]
+        self._radial("mean")
+        return self.map(self.source.mean)  # the map is odd about b_v
+
+    @property
+    def covariance(self) -> Tensor:
+        affine = self.map.affine()
+        if affine is not None:
+            return affine[0] @ self.source.covariance @ affine[0].T
+        return sphere_covariance(self.map, *self._radial("covariance"))
+
+    def _radial(self, what: str) -> tuple[Callable[[Tensor], Tensor], float]:
+        """g with ∇Λ(a) = g(‖a‖) a, and the radius of the queries' sphere."""
+        gain, shell = self.map.measure.gain, self.source.shell
+        unbiased = self.map.head.factors.query_bias is None
+        if isinstance(self.map, LimitMap) and gain is not None and shell is not None and unbiased:
+            return gain, shell
+        raise NotKnown(
+            f"The {what} of the output law is not known in closed form for {self.map!r} and queries {self.source!r}: "
+            f"use .sample(n, generator=…).{what}."
+        )
+
+
+def sphere_covariance(map: Map, gain: Callable[[Tensor], Tensor], radius: float) -> Tensor:
+    """Cov Γ(X) for X uniform on a sphere of radius ρ and Γ(x) = V g(‖Ax‖) Ax.
+
+    With A = U diag(σ) Wᵀ it is V U diag(λ) Uᵀ Vᵀ,
+    λ_i = ρ²σ_i² E[g(ρ√q)² T_i], q = Σ σ_k²T_k, T ~ Dirichlet(½, …, ½), by deterministic quadrature.
+    """
+    head = map.head
+    U, sigma, _ = torch.linalg.svd(head.A, full_matrices=False)
+    weights = torch.nn.functional.pad(sigma.square(), (0, head.query_dim - len(sigma)))
+
+    def squared_gain(q: Tensor) -> Tensor:
+        return gain(radius * q.clamp_min(0).sqrt()).square()
+
+    try:
+        _, with_share = dirichlet_expectation(squared_gain, weights.double())
+    except ValueError as problem:
+        raise NotKnown(
+            f"The covariance of the output law of {map!r} is beyond the quadrature: scores reach "
+            f"{map.measure.radius * radius * float(sigma[0]):.3g}, and the singular values of A are far apart. "
+            "Use .sample(n, generator=…).covariance."
+        ) from problem
+    lam = (radius * sigma).square() * with_share[: len(sigma)].to(sigma)
+    half = head.read_linear((U * lam.sqrt()).T.contiguous())
+    return half.T @ half

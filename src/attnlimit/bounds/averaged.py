@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.bounds.gaussian_comparison import QuadraticMoment
 from attnlimit.bounds.hypotheses import (
     COMPACT,
     FRESH,
@@ -20,9 +19,9 @@ from attnlimit.bounds.hypotheses import (
     score_reach,
     token_counts,
 )
-from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
+from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails, QuadraticMoment
 from attnlimit.bounds.mean_square import light_square
-from attnlimit.bounds.result import Bound
+from attnlimit.bounds.result import Bound, Inputs
 from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.inputs import Array, Chance, Seeded, as_count, as_generator
 from attnlimit.measures import Measure
@@ -48,7 +47,7 @@ def averaged(
     - "sampled" (with `generator`): `samples` queries are drawn, and the value is an upper confidence limit of the
       average, which fails with probability ≤ delta (Maurer and Pontil's empirical Bernstein [maurer2009]);
     - "closed form": min over p ∈ (0, 1] of 2R_V n^{−p/2} E e^{pD/2}, as min(1, z) ≤ z^p, with the bounds on D and on
-      the expectation of `gaussian_comparison`. H is the horizon with variance proxies for covariances (the same for
+      the expectation of `light_tails`. H is the horizon with variance proxies for covariances (the same for
       Gaussians, spheres, balls, boxes and signs); the constant is R_V Π(1 − λ_i)^{−1/2} at H < 1: exponential in the dimension, where "exact" and "sampled" are not.
       The rate is n^{−1/2} for H < 1; for H ≥ 1 it is n^{−1/(2H²)} up to a power of log n.
 
@@ -63,11 +62,12 @@ def averaged(
     R, R_V = radii(head, law, "averaged")
     method = method or _choose(source, generator)
     sizes, single = token_counts(n, head.factors.right)
-    extra: dict[str, float | int | str | Tensor] = {"R": R, "R_V": R_V, "method": method}
+    extra: Inputs = {"R": R, "R_V": R_V, "method": method}
     confidence, constant, exponent = None, None, None
     if method == "exact":
-        share, count = _exact(head, law, source, sizes)
-        extra |= {"queries": count}
+        x, weights = _given(head, source)
+        share = weights @ _shares(head, law, x, sizes)
+        extra |= {"queries": len(x)}
     elif method == "sampled":
         confidence = 1 - delta
         share = _sampled(head, law, source, sizes, generator, as_count(samples, "samples"), delta)
@@ -145,13 +145,6 @@ def _shares(head: Head, law: Measure, x: Tensor, sizes: Tensor) -> Float[Tensor,
     """min(1, e^{D/2}/√n) for each query and n."""
     D = log_chi2(law, head.score_vector(x.reshape(-1, head.query_dim)))
     return ((D[:, None] - sizes.log()) / 2).clamp_max(0).exp()
-
-
-def _exact(
-    head: Head, law: Measure, source: Array | Measure, sizes: Tensor
-) -> tuple[Float[Tensor, " k"], int]:
-    x, weights = _given(head, source)
-    return weights @ _shares(head, law, x, sizes), len(x)
 
 
 def _given(head: Head, source: Array | Measure) -> tuple[Float[Tensor, "m d"], Float[Tensor, " m"]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -92,9 +93,18 @@ def score_reach(head: Head, radius: float) -> float:
     return score_norm(head) * radius + float(origin.norm())
 
 
-def token_counts(n: object, like: Tensor) -> tuple[Float[Tensor, " k"], bool]:
-    """The numbers of tokens as floats, and whether n was a single one (which then adds no axis)."""
+class Counts(NamedTuple):
+    """The numbers of tokens as floats, and whether there is a single one, which then adds no axis."""
+
+    n: Float[Tensor, " k"]
+    single: bool
+
+    def of(self, value: Float[Tensor, "*batch k"]) -> Tensor:
+        """The value as a bound has it."""
+        return value[..., 0] if self.single else value
+
+
+def token_counts(n: object, like: Tensor) -> Counts:
     several = isinstance(n, Sequence | range) or (isinstance(n, torch.Tensor | np.ndarray) and n.ndim > 0)
-    return torch.tensor(
-        as_counts(n, check=whole(1, 10**300)), dtype=like.dtype, device=like.device
-    ), not several
+    counts = as_counts(n, check=whole(1, 10**300))
+    return Counts(torch.tensor(counts, dtype=like.dtype, device=like.device), not several)

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnlimit.attention import Head, clt
 from attnlimit.bounds.hypotheses import COMPACT, FRESH, IID, log_chi2, radii, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails
-from attnlimit.bounds.result import Bound
+from attnlimit.bounds.result import Bound, Inputs
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 
@@ -32,30 +32,20 @@ def mean_square(head: Head, law: Measure, x: Array, n: object) -> Bound:
     Bound(mean_square: mean square ≤ 0.04)
     """
     x = head.checked(x)
+    a, sizes = head.score_vector(x), token_counts(n, x)
+    inputs: Inputs = {}
     if law.radius == math.inf:
-        sizes, single = token_counts(n, x)
-        value = light_square(LightTails.of(head, law, "mean square"), head, law, x, sizes)
-        return Bound(
-            name="mean_square",
-            value=value[..., 0] if single else value,
-            kind="mean square",
-            formula="E‖Γ_n − Γ‖² ≤ min_θ e^D tr/(n(1−θ)²) + E(max‖Vy − Γ‖²; ⟨w̃⟩ < 1 − θ)",
-            hypotheses=(SUBGAUSSIAN, IID, FRESH),
-            inputs={"D": log_chi2(law, head.score_vector(x))},
-        )
-    R, R_V = radii(head, law, "mean square")
-    a = head.score_vector(x)
-    D = log_chi2(law, a)
-    sizes, single = token_counts(n, a)
-    value = 4 * R_V**2 * (D[..., None] - sizes.log()).clamp_max(0).exp()
-    return Bound(
-        name="mean_square",
-        value=value[..., 0] if single else value,
-        kind="mean square",
-        formula="E‖Γ_n − Γ‖² ≤ 4 R_V² min(1, e^D/n)",
-        hypotheses=(COMPACT, IID, FRESH),
-        inputs={"R": R, "R_V": R_V, "D": D},
-    )
+        value = light_square(LightTails.of(head, law, "mean square"), head, law, x, sizes.n)
+        formula = "E‖Γ_n − Γ‖² ≤ min_θ e^D tr/(n(1−θ)²) + E(max‖Vy − Γ‖²; ⟨w̃⟩ < 1 − θ)"
+        support, D = SUBGAUSSIAN, log_chi2(law, a)
+    else:
+        R, R_V = radii(head, law, "mean square")
+        D = log_chi2(law, a)
+        value = 4 * R_V**2 * (D[..., None] - sizes.n.log()).clamp_max(0).exp()
+        formula, support = "E‖Γ_n − Γ‖² ≤ 4 R_V² min(1, e^D/n)", COMPACT
+        inputs = {"R": R, "R_V": R_V}
+    why, inputs = (support, IID, FRESH), inputs | {"D": D}
+    return Bound("mean_square", sizes.of(value), "mean square", formula, why, inputs)
 
 
 def light_square(light: LightTails, head: Head, law: Measure, x: Tensor, sizes: Tensor) -> Tensor:

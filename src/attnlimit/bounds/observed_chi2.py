@@ -9,14 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.bounds.hypotheses import (
-    FRESH,
-    IID,
-    check_finite,
-    check_head,
-    log_chi2,
-    token_counts,
-)
+from attnlimit.bounds.hypotheses import FRESH, IID, check_finite, check_head, log_chi2, token_counts
 from attnlimit.bounds.result import Bound
 from attnlimit.inputs import Array, Chance
 from attnlimit.measures import Measure

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.files.records import finite, record
+
+Inputs: TypeAlias = dict[str, float | int | str | Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,5 +49,4 @@ class Bound:
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and text, ready for JSON: what is not finite becomes None."""
-        found: dict[str, object] = finite(record(self))
-        return found
+        return finite(record(self))

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from attnlimit.attention import Head
 from attnlimit.bounds.concentration import bernstein
-from attnlimit.bounds.hypotheses import (
-    COMPACT,
-    IID,
-    radii,
-    score_norm,
-    score_reach,
-    token_counts,
-)
+from attnlimit.bounds.hypotheses import COMPACT, IID, radii, score_norm, score_reach, token_counts
 from attnlimit.bounds.light_tails import SUBGAUSSIAN, LightTails, kernel_grid, log_kernel_moment
-from attnlimit.bounds.result import Bound
+from attnlimit.bounds.result import Bound, Inputs
 from attnlimit.errors import InputError
 from attnlimit.inputs import Chance, Positive
 from attnlimit.measures import Measure
@@ -59,38 +54,45 @@ def uniform(
     """
     if method is not None and method not in _FORMULAS:
         raise InputError(f"method must be 'kernel', 'jensen' or 'net', got {method!r}.")
-    if law.radius == math.inf:
-        return _light(head, law, radius, n, delta, method)
-    if method is None:
+    if method is None and law.radius < math.inf:
         return _smaller(*(uniform(head, law, radius, n, delta, method=one) for one in ("kernel", "jensen")))
+    sizes = token_counts(n, head.factors.right)
+    regime = _light if law.radius == math.inf else _compact
+    bound, most, formula, support, inputs = regime(head, law, radius, sizes.n, delta, method)
+    return Bound(
+        name="uniform",
+        value=sizes.of(bound.clamp_max(most)),
+        kind="uniform, high probability",
+        formula=formula,
+        hypotheses=(support, IID, "queries in the ball ‖x‖ ≤ r, tokens among them or not"),
+        inputs={**inputs, "r": radius, "delta": delta, "method": method or "jensen"},
+        confidence=1 - delta,
+        constant=sizes.of(bound * sizes.n.sqrt()),
+        exponent=0.5,
+    )
+
+
+Found: TypeAlias = tuple[Tensor, Tensor, str, str, Inputs]
+"""The bound without its cap, the cap, the formula, what is asked of the law's support, inputs."""
+
+
+def _compact(head: Head, law: Measure, radius: float, n: Tensor, delta: float, method: str | None) -> Found:
     R, R_V = radii(head, law, "uniform")
     rho = score_reach(head, radius) * R
-    sizes, single = token_counts(n, head.factors.right)
-    bound = None
-    if method == "kernel":
-        root = (1 + math.sqrt(2 * math.log(1 / delta))) / sizes.sqrt()
-    elif method == "jensen":
-        root = (1 + math.sqrt(2 * math.log(2 / delta))) / sizes.sqrt()
+    if method == "jensen":
+        root = (1 + math.sqrt(2 * math.log(2 / delta))) / n.sqrt()
         far = R + float(law.key_mean.norm())
         wide = 2 * (R_V + float(head.read_linear(law.mean).norm()))
         bound = wide * (root.log() + score_reach(head, radius) * far * (1 + root)).exp()
     else:
         rank = min(head.query_dim, head.factors.right.shape[-2], head.key_dim)
         slope = score_norm(head) * R * math.exp(-2 * rho)
-        root = sizes.new_tensor([_net(m, rank, radius, slope, delta) for m in sizes.tolist()])
-    bound = 2 * R_V * (root.log() + 2 * rho).exp() if bound is None else bound
-    value, constant = bound.clamp_max(2 * R_V), bound * sizes.sqrt()
-    return Bound(
-        name="uniform",
-        value=value[0] if single else value,
-        kind="uniform, high probability",
-        formula=_FORMULAS[method],
-        hypotheses=(COMPACT, IID, "queries in the ball ‖x‖ ≤ r, tokens among them or not"),
-        inputs={"R": R, "R_V": R_V, "rho": rho, "r": radius, "delta": delta, "method": method},
-        confidence=1 - delta,
-        constant=constant[0] if single else constant,
-        exponent=0.5,
-    )
+        root = (1 + math.sqrt(2 * math.log(1 / delta))) / n.sqrt()
+        if method == "net":
+            root = n.new_tensor([_net(m, rank, radius, slope, delta) for m in n.tolist()])
+        bound = 2 * R_V * (root.log() + 2 * rho).exp()
+    most = n.new_tensor(2 * R_V)
+    return bound, most, _FORMULAS[str(method)], COMPACT, {"R": R, "R_V": R_V, "rho": rho}
 
 
 def _smaller(one: Bound, other: Bound) -> Bound:
@@ -113,7 +115,7 @@ def _net(n: float, rank: int, radius: float, slope: float, delta: float) -> floa
     return float(minimize_scalar(at, bounds=ends, method="bounded", options={"xatol": 1e-6}).fun)
 
 
-def _light(head: Head, law: Measure, radius: float, n: object, delta: float, method: str | None) -> Bound:
+def _light(head: Head, law: Measure, radius: float, n: Tensor, delta: float, method: str | None) -> Found:
     """Sub-Gaussian tokens, around their mean: with probability ≥ 1 − δ
 
         sup ‖Γ_n − Γ‖ ≤ √2 e^{α²/(2t²) + αη} (Bernstein(v, 2c, n, δ/3) + √(vδ/(3n))),   α = sup‖a‖.
@@ -128,27 +130,17 @@ def _light(head: Head, law: Measure, radius: float, n: object, delta: float, met
         )
     light = LightTails.of(head, law, "uniform")
     alpha = score_reach(head, radius)
-    sizes, single = token_counts(n, head.factors.right)
     g = light.offset + light.growth * alpha
-    U2 = light.reach((3 * sizes / delta).log(), "keys")
-    eta = (light.reach((3 / sizes.new_tensor([delta])).log(), "keys") / sizes).sqrt()
+    U2 = light.reach((3 * n / delta).log(), "keys")
+    eta = (light.reach((3 / n.new_tensor([delta])).log(), "keys") / n).sqrt()
     tried = []
     for p in kernel_grid(light):
-        v = sizes.new_tensor(math.exp(min(log_kernel_moment(light, g, p), 700.0)))
+        v = n.new_tensor(math.exp(min(log_kernel_moment(light, g, p), 700.0)))
         c = (p * U2 / 4).exp() * (light.norm**2 * U2 + g**2).sqrt()
-        mean = bernstein(v, 2 * c, sizes, delta / 3) + (v * delta / (3 * sizes)).sqrt()
+        mean = bernstein(v, 2 * c, n, delta / 3) + (v * delta / (3 * n)).sqrt()
         tried.append((mean.log() + alpha**2 / p + alpha * eta + math.log(2) / 2).exp())
-    bound = torch.stack(tried).amin(0)
-    cap = light.reach((sizes / delta).log()).sqrt() + g
-    value, constant = bound.minimum(cap), bound * sizes.sqrt()
-    return Bound(
-        name="uniform",
-        value=value[0] if single else value,
-        kind="uniform, high probability",
-        formula="sup ‖Γ_n − Γ‖ ≤ min_t √2 e^(α²/(2t²) + αη) (Bernstein for φ(ty) ⊗ (Vy, g), cut where no token is)",
-        hypotheses=(SUBGAUSSIAN, IID, "queries in the ball ‖x‖ ≤ r, tokens among them or not"),
-        inputs={"alpha": alpha, "r": radius, "delta": delta, "method": "jensen"},
-        confidence=1 - delta,
-        constant=constant[0] if single else constant,
-        exponent=0.5,
+    most = light.reach((n / delta).log()).sqrt() + g
+    formula = (
+        "sup ‖Γ_n − Γ‖ ≤ min_t √2 e^(α²/(2t²) + αη) (Bernstein for φ(ty) ⊗ (Vy, g), cut where no token is)"
     )
+    return torch.stack(tried).amin(0), most, formula, SUBGAUSSIAN, {"alpha": alpha}

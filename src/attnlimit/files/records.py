@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
-from attnlimit.errors import CannotWrite, MissingExtra
+from attnlimit.errors import CannotWrite, needs
 
 Rows = Sequence[Mapping[str, Any]]
 PARTIAL = ".partial"
@@ -138,11 +138,9 @@ def write_table(path: str | os.PathLike[str], rows: Rows) -> Path:
 
 def parquet() -> tuple[Any, Any]:
     """pyarrow, and its part for parquet files."""
-    try:
+    with needs("Parquet tables need pyarrow", "studies"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as missing:
-        raise MissingExtra("Parquet tables need pyarrow: pip install 'attnlimit[studies]'.") from missing
     return pyarrow, pyarrow.parquet
 
 

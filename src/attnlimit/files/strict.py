@@ -48,7 +48,13 @@ CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 def record(kind: type[T]) -> type[T]:
     """A frozen dataclass that takes nothing but what its annotations say: InputError for the rest."""
     made: Any = dataclass(kind, frozen=True, config=CONFIG)
-    build, names = made.__init__, [one.name for one in fields(made)]
+    return told(made)
+
+
+def told(kind: type[T]) -> type[T]:
+    """The class, of pydantic's, whose fields are refused in our words where it is called and not read from a file."""
+    made: Any = kind
+    build, names = made.__init__, [*(getattr(kind, "model_fields", None) or made.__pydantic_fields__)]
 
     @wraps(build)
     def checked(self: object, *args: Any, **kwargs: Any) -> None:
@@ -58,7 +64,7 @@ def record(kind: type[T]) -> type[T]:
             raise InputError(f"{kind.__name__}: {sentence(problem, names)}") from None
 
     made.__init__ = checked
-    return made
+    return kind
 
 
 class OwnRecord:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import InputError, needs
 from attnlimit.files.records import replacing
 
 
@@ -29,9 +29,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _library() -> tuple[Any, Any]:
-    try:
+    with needs("Checkpoints need safetensors", "models"):
         from safetensors import safe_open
         from safetensors.torch import save_file
-    except ImportError as missing:
-        raise MissingExtra("Checkpoints need safetensors: pip install 'attnlimit[models]'.") from missing
     return save_file, safe_open

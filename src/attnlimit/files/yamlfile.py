@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import InputError, needs
 
 if TYPE_CHECKING:
     from yaml import Node, SafeLoader
@@ -33,7 +33,9 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Place, int]]:
     objects, more than one document, files above 1 MB.
     """
     path = Path(path)
-    yaml = _yaml()
+    with needs("Files of settings need pydantic and pyyaml", "studies"):
+        import pydantic  # noqa: F401
+        import yaml
     text = _text(path)
     try:
         loader = _loader()(text)
@@ -74,17 +76,6 @@ def validated(model: type[Model], data: Any, lines: Mapping[Place, int], path: s
     if len(errors) > _SHOWN:
         told.append(f"and {len(errors) - _SHOWN} more")
     raise InputError(f"{path}: " + "; ".join(told) + ".")
-
-
-def _yaml() -> Any:
-    try:
-        import pydantic  # noqa: F401
-        import yaml
-    except ImportError as missing:
-        raise MissingExtra(
-            "Files of settings need pydantic and pyyaml: pip install 'attnlimit[studies]'."
-        ) from missing
-    return yaml
 
 
 def _text(path: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,15 +11,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.attention import Head
-from attnlimit.attention.linear import LinearHead
+from attnlimit.attention.head import LinearHead
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import curve, exact_error
 from attnlimit.files.records import record
 from attnlimit.icl.tasks.base import LossKind
-from attnlimit.inputs import Count, Repeats, Seeded, as_counts, as_generator, shown
+from attnlimit.inputs import Count, Repeats, Seeded, as_generator, shown
 from attnlimit.measures import Empirical, Measure
 from attnlimit.rates import ErrorCurve, PowerFit, fit_power
+from attnlimit.rates.logs import checked_sizes
 from attnlimit.sampling import Convergence
 
 
@@ -178,7 +178,7 @@ def concentration(
     >>> found.fit("A")
     PowerFit(exponent 0.4795, 95 % interval 0.4076 to 0.5555)
     """
-    sizes = checked_lengths(lengths)
+    sizes = checked_sizes(lengths, name="lengths")
     source = prompt_law if trials.query_law is None else trials.query_law
     _check(head, prompt_law, source)
     generator = as_generator(generator, prompt_law.device)
@@ -193,15 +193,6 @@ def concentration(
     errors = {name: _gathered(sizes, name, [row[name] for row in rows], how) for name in rows[0]}
     beside = exact_outputs(head, prompt_law, sizes, trials.query_law) if exact else None
     return Concentration(sizes, errors, beside, repr(prompt_law), repr(source))
-
-
-def checked_lengths(lengths: object) -> tuple[int, ...]:
-    """Prompt lengths, at least 1 and increasing."""
-    sizes = as_counts(lengths, "lengths")
-    for before, after in pairwise(sizes):
-        if after <= before:
-            raise InputError(f"lengths must be strictly increasing, got {before} before {after}.")
-    return tuple(sizes)
 
 
 def exact_outputs(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks import InContextTask, LinearRegression, Prompts
+from attnlimit.icl.tasks.base import Matrices
 from attnlimit.inputs import Array, Seeded, as_float, as_generator, as_positive, shown
 
 
@@ -97,10 +98,8 @@ DRAWS, SEED = 4096, 2512_11786
 Flat = Float[Tensor, " k"]
 
 
-def infinite_predictions(
-    task: InContextTask, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"], prompts: Prompts
-) -> Float[Tensor, "*models B *k"]:
-    """read(V ∇Λ_w(U query)) for every model and prompt: the prompt's tokens are not used, only its law given its task
+def infinite_predictions(task: InContextTask, U: Matrices, V: Matrices, prompts: Prompts) -> Tensor:
+    """read(V ∇Λ_w(U query)) for every model and prompt, (*models, B, *k): the prompt's tokens are not used, only its law given its task
     vector w."""
     a = prompts.query @ U.mT
     return task.read(task.tilted_mean(prompts.vector, a) @ V.mT)

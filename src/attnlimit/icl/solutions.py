@@ -19,7 +19,6 @@ from attnlimit.attention import Head
 from attnlimit.errors import InputError
 from attnlimit.exact import exact_error
 from attnlimit.files.records import Recorded, record
-from attnlimit.icl.concentration import checked_lengths
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
 from attnlimit.icl.methods import Attention
 from attnlimit.icl.tasks import InContextTask, LinearRegression
@@ -27,6 +26,7 @@ from attnlimit.inputs import Count, Repeats, Seeded, as_generator
 from attnlimit.measures import Gaussian
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.two_queries import gaussian_pair, pair_moments
+from attnlimit.rates.logs import checked_sizes
 
 SCRAMBLES, POINTS, SPREADS = 8, 1024, 96
 WIDE, MOST_B = 8.0, 12.0
@@ -71,13 +71,10 @@ def finite_risk(
     >>> finite_risk(task, endpoint(task), [100, 10_000]).risk
     tensor([0.0963, 0.0038], dtype=torch.float64)
     """
-    sizes, theta = checked_lengths(lengths), as_theta(task, theta)
+    sizes, theta = checked_sizes(lengths, name="lengths"), as_theta(task, theta)
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
-        return (
-            _exact_linear(task, theta, sizes)
-            if attention == "linear"
-            else _exact(task, theta, sizes, attention)
-        )
+        linear = attention == "linear"
+        return _exact_linear(task, theta, sizes) if linear else _exact(task, theta, sizes, attention)
     losses = sampled_losses(task, theta.embed(), sizes, prompts, as_generator(generator), attention)
     method = f"Monte Carlo, {prompts:,} prompts, nested lengths"
     return FiniteRisk(sizes, losses.mean(0), losses.std(0) / prompts**0.5, method)
@@ -119,10 +116,12 @@ def _splines(reach: float, lengths: tuple[int, ...]) -> Splines:
     """log mean squares across and along, and the bias, on 0 ≤ s ≤ reach."""
     s = torch.linspace(0, reach, SPREADS, dtype=torch.float64)
     across, along, bias = _one_head(s, lengths)
-    first, second, third = (
-        CubicSpline(s.numpy(), table.numpy()) for table in (across.log(), along.log(), bias)
-    )
-    return first, second, third
+    return _cubic(s, _Errors(across.log(), along.log(), bias))
+
+
+def _cubic(s: Float[Tensor, " p"], tables: _Errors) -> Splines:
+    across, along, bias = (CubicSpline(s.numpy(), table.numpy()) for table in tables)
+    return across, along, bias
 
 
 @lru_cache(maxsize=64)
@@ -136,13 +135,9 @@ def _opposite_splines(reach: float, lengths: tuple[int, ...]) -> Splines:
     across = (across - torch.stack([alone for _, alone in pairs])) / 2
     L = torch.tensor(lengths, dtype=torch.float64)
     at_zero, square = _Errors((L - 1) / L**2, (2 * L - 1) / L**2, -1 / L), s.square()[:, None]
-    tables = _Errors(across / square, along / square, bias / s[:, None])
-    places = np.concatenate([[0.0], s.numpy()])
-    first, second, third = (
-        CubicSpline(places, torch.cat([zero[None], table]).numpy())
-        for zero, table in zip(at_zero, tables, strict=True)
-    )
-    return first, second, third
+    tables = (across / square, along / square, bias / s[:, None])
+    whole = _Errors(*(torch.cat([zero[None], one]) for zero, one in zip(at_zero, tables, strict=True)))
+    return _cubic(torch.cat([s.new_zeros(1), s]), whole)
 
 
 def _exact_linear(task: LinearRegression, theta: Block, lengths: tuple[int, ...]) -> FiniteRisk:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.measures.base import Kind
+from attnlimit.measures.base import Options
 from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.measures.sphere import Radial
 
@@ -18,8 +18,8 @@ class Ball(Radial):
 
     spec = Spec("ball", dim=DIM, radius=SIZE)
 
-    def __init__(self, dim: int, radius: float = 1.0, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, radius, more_dims=2, **kind)
+    def __init__(self, dim: int, radius: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(dim, radius, more_dims=2, **options)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         height = self._uniform(n, 1, generator=generator) ** (1 / self.dim)

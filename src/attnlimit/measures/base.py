@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Points = Float[Tensor, "*batch d"]
 Matrix = Float[Tensor, "e dv"]
+Nodes = tuple[Float[Tensor, " j"], Float[Tensor, " j"]]
+"""Places and their log masses."""
 
 
 def read(V: Matrix | None, y: Float[Tensor, "*batch dv"]) -> Tensor:
@@ -31,7 +33,7 @@ def read(V: Matrix | None, y: Float[Tensor, "*batch dv"]) -> Tensor:
     return y if V is None else y @ V.mT
 
 
-class Kind(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """Where and in which precision a law lives: float64 on the CPU unless told otherwise, and float32 at least."""
 
     dtype: torch.dtype
@@ -48,7 +50,7 @@ class Tail:
     """inf where it is not a constant but grows like a power of log t, nan where the tail falls slower than any power."""
     slope: Float[Tensor, " d"]
     offset: Float[Tensor, " d"]
-    nodes: tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None = None
+    nodes: Nodes | None = None
     """Scores in order and their log masses, where the keys' mean given the score z is slope·z at every z; None where not."""
 
 
@@ -92,6 +94,12 @@ class Measure(ABC):
     """Whether Λ is quadratic, as for Gaussians alone: the limit is affine, and two moments give all others."""
     shell: float | None = None
     """ρ where the law is uniform on the sphere of radius ρ, so that means over it are Dirichlet integrals."""
+    gain: Callable[[Tensor], Tensor] | None = None
+    """g with ∇Λ(a) = g(‖a‖) a, for laws that rotations leave alone."""
+    replicas: tuple[Measure, ...] = ()
+    """Independent approximations of the law whose spread is the limit's error; none where it is in closed form."""
+    population: Empirical | None = None
+    """The tokens themselves, where the measure is finitely many tokens; None for a law."""
     spec: ClassVar[Spec] = Spec("")
     """How the law is written in a study's file and on the command line; without a name it is not."""
 
@@ -333,30 +341,15 @@ class Measure(ABC):
     # --- how the limit is known -------------------------------------------------------------------
 
     @property
-    def replicas(self) -> tuple[Measure, ...]:
-        """Independent approximations of the law whose spread is the limit's error; none where it is in closed form."""
-        return ()
-
-    @property
     def provenance(self) -> str:
         """How the limit is known, in words."""
         return f"{'limit by quasi-Monte Carlo,' if self.replicas else 'closed-form limit for'} {self!r}"
-
-    @property
-    def gain(self) -> Callable[[Tensor], Tensor] | None:
-        """g with ∇Λ(a) = g(‖a‖) a, for laws that rotations leave alone."""
-        return None
 
     def image(self, W: Matrix, b: Float[Tensor, " e"]) -> Measure | None:
         """The law of W y + b, where it is a law in closed form."""
         return None
 
     # --- tokens -----------------------------------------------------------------------------------
-
-    @property
-    def population(self) -> Empirical | None:
-        """The tokens themselves, where the measure is finitely many tokens; None for a law."""
-        return None
 
     @property
     def keys(self) -> Measure:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.measures.base import Kind
+from attnlimit.measures.base import Options
 from attnlimit.measures.product import Bounded
 from attnlimit.measures.spec import DIM, SIZE, Spec
 
@@ -23,8 +23,8 @@ class Box(Bounded):
     order = 3
     scale_name = "half_width"
 
-    def __init__(self, dim: int, half_width: float = 1.0, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, half_width, **kind)
+    def __init__(self, dim: int, half_width: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(dim, half_width, **options)
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:
         return self.scale * (2.0 * self._uniform(n, self.dim, generator=generator) - 1.0)

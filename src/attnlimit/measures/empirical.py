@@ -157,7 +157,7 @@ class Empirical(Measure):
         return cov if rows is None else rows @ cov @ rows.mT
 
     @property
-    def population(self) -> Empirical:
+    def population(self) -> Empirical:  # type: ignore[override]
         return self
 
     @property

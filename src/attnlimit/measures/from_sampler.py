@@ -12,7 +12,7 @@ from torch.quasirandom import SobolEngine
 
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.inputs import Repeats, as_count, shown, whole
-from attnlimit.measures.base import Kind, Measure, Points
+from attnlimit.measures.base import Measure, Options, Points
 from attnlimit.measures.empirical import Empirical
 from attnlimit.measures.mixture import Mixture
 from attnlimit.numerics.quasi import uniform_sets
@@ -43,22 +43,19 @@ class FromSampler(Measure):
         uniforms: int | None = None,
         points: int = 4096,
         scrambles: Repeats = 16,
-        **kind: Unpack[Kind],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(dim, **kind)
+        super().__init__(dim, **options)
         self.transform = transform
         self.uniforms = whole(1, SobolEngine.MAXDIM)(dim if uniforms is None else uniforms, "uniforms")
         sets = uniform_sets(self.uniforms, as_count(points, "points"), scrambles)
-        self._replicas = tuple(Empirical(self._tokens(u.to(self._like), dim)) for u in sets)
-        self._average = Mixture(self._like.new_full((scrambles,), 1 / scrambles), self._replicas)
+        self.replicas: tuple[Empirical, ...] = tuple(
+            Empirical(self._tokens(u.to(self._like), dim)) for u in sets
+        )
+        self._average = Mixture(self._like.new_full((scrambles,), 1 / scrambles), self.replicas)
 
     def __repr__(self) -> str:
-        return f"FromSampler(dim={self.dim}, {len(self._replicas)} × {len(self._replicas[0])} points)"
-
-    @property
-    def replicas(self) -> tuple[Empirical, ...]:
-        """The point sets, each an approximation of the law independent of the others."""
-        return self._replicas
+        return f"FromSampler(dim={self.dim}, {len(self.replicas)} × {len(self.replicas[0])} points)"
 
     def _tokens(self, u: Tensor, dim: int) -> Tensor:
         edge = torch.finfo(u.dtype).eps / 2
@@ -85,7 +82,7 @@ class FromSampler(Measure):
         return self._average._tilted_cov(a)
 
     def _check_resolved(self, a: Points) -> None:
-        effective = (2 * self._cgf(a) - self._cgf(2 * a)).exp() * sum(len(part) for part in self._replicas)
+        effective = (2 * self._cgf(a) - self._cgf(2 * a)).exp() * sum(len(part) for part in self.replicas)
         if bool((effective < self.least_effective_points).any()):
             raise NotKnown(
                 f"The limit is not resolved: at the largest score only {float(effective.min()):.1f} of the points of {self!r} "

@@ -48,7 +48,7 @@ class Gaussian(Measure):
         if dim is None and not shape:
             raise InputError("Gaussian(cov=number) has no dimension: give dim=, or a mean.")
         super().__init__(shape[-1] if dim is None else dim, dtype=cov.dtype, device=cov.device)
-        self.cov = _checked_cov(cov, self.dim)
+        self.cov = checked_cov(cov, self.dim)
         self._mean = cov.new_zeros(self.dim) if mean is None else as_points(mean, self.dim, "mean", like=cov)
         if self._mean.ndim != 1:
             raise InputError(f"mean must have shape ({self.dim},), got {tuple(self._mean.shape)}.")
@@ -183,16 +183,19 @@ def _around(r: Tensor) -> Tensor:
     return torch.expm1(-r.square() / 2)
 
 
-def _checked_cov(cov: Tensor, dim: int) -> Tensor:
+def checked_cov(cov: Tensor, dim: int, name: str = "cov") -> Tensor:
+    """A number, a vector of variances, or a matrix, made symmetric to the last bit."""
     if cov.ndim > 2 or any(size != dim for size in cov.shape):
         raise InputError(
-            f"cov must be a number, a vector of length {dim} or a {dim}×{dim} matrix, got shape {tuple(cov.shape)}."
+            f"{name} must be a number, a vector of length {dim} or a {dim}×{dim} matrix, got shape {tuple(cov.shape)}."
         )
     if cov.ndim < 2 and bool((cov < 0).any()):
-        raise InputError(f"cov is not positive semi-definite: its least variance is {float(cov.min()):.3g}.")
+        raise InputError(
+            f"{name} is not positive semi-definite: its least variance is {float(cov.min()):.3g}."
+        )
     if cov.ndim == 2 and not torch.allclose(cov, cov.T, rtol=1e-5, atol=float(1e-8 * cov.abs().max())):
         raise InputError(
-            f"cov is not symmetric: it differs from its transpose by up to {float((cov - cov.T).abs().max()):.3g}. "
-            "Use (cov + cov.T) / 2 if that is what you mean."
+            f"{name} is not symmetric: it differs from its transpose by up to {float((cov - cov.T).abs().max()):.3g}. "
+            f"Use ({name} + {name}.T) / 2 if that is what you mean."
         )
     return (cov + cov.T) / 2 if cov.ndim == 2 else cov

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnlimit.measures.base import Kind, Matrix, Points, Tail
+from attnlimit.measures.base import Matrix, Nodes, Options, Points, Tail
 from attnlimit.measures.product import Product, along_axes
 from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.numerics.atoms import Atoms
@@ -30,8 +30,8 @@ class Laplace(Product):
     growth = "grows like b·max|a_i|·log n"
     """Of the weights e^{aᵀy} the tail index is 1/(b·max|a_i|)."""
 
-    def __init__(self, dim: int, scale: float = 1.0, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, scale, **kind)
+    def __init__(self, dim: int, scale: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(dim, scale, **options)
         self.domain = f"max|a_i| < 1/scale = {1 / self.scale:g}"
 
     def _in_domain(self, a: Points) -> Bool[Tensor, "*batch"]:
@@ -42,9 +42,7 @@ class Laplace(Product):
         cgf = torch.where(t.abs() < 0.5, -torch.log1p(-t * t), -gap.log())
         return cgf, 2 * t / gap, 2 * (1 + t * t) / gap**2
 
-    def _nodes(
-        self, reach: float, like: Tensor, finer: float = 1.0
-    ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
+    def _nodes(self, reach: float, like: Tensor, finer: float = 1.0) -> Nodes:
         """|ξ| = log(1 + e^y), where y has the logistic density: smooth, with tails that the trapezoid rule sees."""
         step = RESOLUTION / max(1.0, reach) / max(2.0, finer)
         y = torch.arange(-SMALLEST / step, LARGEST / step).to(like) * step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -130,15 +131,11 @@ class Mixture(Measure):
     @property
     def tails(self) -> tuple[Measure, ...] | None:
         """Those of all parts."""
-        found: tuple[Measure, ...] = ()
-        for part in self.parts:
-            if part.tails is None:
-                return None
-            found += part.tails
-        return found
+        each = [part.tails for part in self.parts]
+        return None if None in each else tuple(tail for tails in each for tail in tails or ())
 
-    @property
-    def replicas(self) -> tuple[Measure, ...]:
+    @cached_property
+    def replicas(self) -> tuple[Measure, ...]:  # type: ignore[override]
         """Mixtures of the parts' replicas, where a part has any."""
         each = [part.replicas for part in self.parts]
         count = min((len(some) for some in each if some), default=0)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
+from attnlimit.measures.base import Matrix, Measure, Nodes, Options, Points, read
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.bessel import sphere_cgf, sum_transform
 from attnlimit.numerics.caps import heights
@@ -25,8 +25,8 @@ class Product(Measure):
 
     scale_name = "scale"
 
-    def __init__(self, dim: int, scale: float, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, **kind)
+    def __init__(self, dim: int, scale: float, **options: Unpack[Options]) -> None:
+        super().__init__(dim, **options)
         self.scale = as_positive(scale, self.scale_name)
 
     def __repr__(self) -> str:
@@ -44,9 +44,7 @@ class Product(Measure):
     def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
         return torch.diag_embed(self.scale**2 * self._coordinate(self.scale * a)[2])
 
-    def _nodes(
-        self, reach: float, like: Tensor, finer: float
-    ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None:
+    def _nodes(self, reach: float, like: Tensor, finer: float) -> Nodes | None:
         """Quadrature nodes and log masses of ξ, for scores up to `reach` times it: neighbours' scores are at most
         `RESOLUTION`/finer apart. None where they are not known."""
         return None
@@ -76,8 +74,8 @@ class Bounded(Product):
     order: int
     narrows = True
 
-    def __init__(self, dim: int, scale: float, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, scale, **kind)
+    def __init__(self, dim: int, scale: float, **options: Unpack[Options]) -> None:
+        super().__init__(dim, scale, **options)
         self.radius = self.scale * math.sqrt(self.dim)
         self.variance_proxy = self.scale**2 / self.order
 
@@ -85,9 +83,7 @@ class Bounded(Product):
         at = sphere_cgf(t.abs(), self.order)
         return at.cgf, at.ratio_over_r * t, at.derivative
 
-    def _nodes(
-        self, reach: float, like: Tensor, finer: float
-    ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]]:
+    def _nodes(self, reach: float, like: Tensor, finer: float) -> Nodes:
         return heights(self.order, reach, like, finer)
 
     def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:

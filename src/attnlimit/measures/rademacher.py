@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.measures.base import Kind, Matrix, read
+from attnlimit.measures.base import Matrix, Options, read
 from attnlimit.measures.product import Bounded, along_axes
 from attnlimit.measures.spec import DIM, Spec
 from attnlimit.numerics.atoms import Atoms
@@ -27,8 +27,8 @@ class Rademacher(Bounded):
     most_coordinates = 12
     """Coordinates whose sign patterns are all listed."""
 
-    def __init__(self, dim: int, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, 1.0, **kind)
+    def __init__(self, dim: int, **options: Unpack[Options]) -> None:
+        super().__init__(dim, 1.0, **options)
 
     def __repr__(self) -> str:
         return f"Rademacher(dim={self.dim})"

@@ -19,19 +19,12 @@ class Form(Enum):
     LAWS = "a list of laws"
 
 
-class _Required(Enum):
-    REQUIRED = "required"
-
-
-REQUIRED = _Required.REQUIRED
-
-
 @dataclass(frozen=True)
 class Field:
-    """One field: what it holds, and what it is when left out."""
+    """One field: what it holds, and what it is when left out (`...`: it may not be)."""
 
     form: Form
-    default: object = REQUIRED
+    default: object = ...
 
 
 DIM = Field(Form.COUNT)
@@ -50,7 +43,7 @@ class Spec:
     def on_command_line(self) -> bool:
         """Whether a dimension and a size make the law."""
         rest = [field for name, field in self.fields.items() if name != "dim"]
-        return "dim" in self.fields and all(field.default is not REQUIRED for field in rest)
+        return "dim" in self.fields and all(field.default is not ... for field in rest)
 
     def filled(self, dim: int | None, size: float) -> dict[str, object]:
         """All fields, from a dimension and a size."""

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Matrix, Measure, Points, read
+from attnlimit.measures.base import Matrix, Measure, Options, Points, read
 from attnlimit.measures.spec import DIM, SIZE, Spec
 from attnlimit.numerics.atoms import Atoms
 from attnlimit.numerics.bessel import sphere_cgf, sum_transform
@@ -28,8 +28,8 @@ class Radial(Measure):
 
     narrows = True
 
-    def __init__(self, dim: int, radius: float, more_dims: int, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, **kind)
+    def __init__(self, dim: int, radius: float, more_dims: int, **options: Unpack[Options]) -> None:
+        super().__init__(dim, **options)
         self.radius = as_positive(radius, "radius")
         self.order = self.dim + more_dims
         self.variance_proxy = self.radius**2 / self.order
@@ -59,7 +59,7 @@ class Radial(Measure):
         return torch.where(norm > 0, self.radius * a / norm.clamp_min(torch.finfo(a.dtype).tiny), 0.0)
 
     @property
-    def gain(self) -> Callable[[Tensor], Tensor]:
+    def gain(self) -> Callable[[Tensor], Tensor]:  # type: ignore[override]
         return lambda norm: self.radius**2 * sphere_cgf(self.radius * norm, self.order).ratio_over_r
 
     def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
@@ -120,8 +120,8 @@ class Sphere(Radial):
 
     spec = Spec("sphere", dim=DIM, radius=SIZE)
 
-    def __init__(self, dim: int, radius: float = 1.0, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, radius, more_dims=0, **kind)
+    def __init__(self, dim: int, radius: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(dim, radius, more_dims=0, **options)
         self.shell = self.radius
 
     def _draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "n d"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlimit.errors import LimitDoesNotExist
 from attnlimit.inputs import as_positive
-from attnlimit.measures.base import Kind, Measure, Points, Tail
+from attnlimit.measures.base import Measure, Options, Points, Tail
 
 
 class StudentT(Measure):
@@ -19,8 +19,8 @@ class StudentT(Measure):
 
     domain = "a = 0 only"
 
-    def __init__(self, dim: int, df: float | int, **kind: Unpack[Kind]) -> None:
-        super().__init__(dim, **kind)
+    def __init__(self, dim: int, df: float | int, **options: Unpack[Options]) -> None:
+        super().__init__(dim, **options)
         self.df = as_positive(df, "df")
         self.growth = f"grows like n^(1/{self.df:g})"
 

@@ -6,7 +6,7 @@ from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.rates.exponents import Rates, exponents, rates
 from attnlimit.rates.fits import LogFit, PowerFit, fit_log, fit_power
 from attnlimit.rates.horizon import horizon
-from attnlimit.rates.local import local_slopes
+from attnlimit.rates.logs import local_slopes
 
 __all__ = [
     "Choice",

@@ -39,10 +39,7 @@ class Resample:
 
 def resamples(curve: Logs, count: int, generator: torch.Generator) -> Iterator[Resample]:
     """`count` resamples of whole rows, in blocks; those that drew one row alone have no spread and are dropped."""
-    rows = curve.deviations
-    if rows is None:
-        raise ValueError("a single curve has no rows to resample")
-    done = 0
+    rows, done = curve.rows, 0
     while done < count:
         size = min(count - done, max(1, COUNTS_AT_ONCE // len(rows)))
         drawn = torch.randint(len(rows), (size, len(rows)), generator=generator).numpy()
@@ -69,9 +66,7 @@ def studentised(
     [θ − q_{1−α/2} se, θ − q_{α/2} se] with q the quantiles of (θ* − θ)/se*. With 10 to 20
     log-normal replicates it covers in 93 to 95 % of experiments at level 95 %, percentile and BCa intervals in 87 to 91 %.
     """
-    rows = curve.deviations
-    if rows is None:
-        raise ValueError("a single curve has no rows to resample")
+    rows = curve.rows
     m, c = len(rows), contrast(curve.weights)
     estimate = float(c @ z)
     error = float((rows @ c).std(ddof=1)) / m**0.5 / curve.power

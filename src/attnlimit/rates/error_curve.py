@@ -18,7 +18,7 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.inputs import shown
 from attnlimit.rates.fits import PowerFit, fit_power
-from attnlimit.rates.local import local_exponents
+from attnlimit.rates.logs import local_exponents
 
 FIELDS = ("n", "error", "statistic", "method")
 OPTIONAL = ("standard_error", "keys", "full", "scale", "rows")

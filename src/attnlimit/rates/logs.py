@@ -1,12 +1,15 @@
-"""An error curve as people measure it, checked and taken to logarithms."""
+"""An error curve as people measure it, checked and taken to logarithms; its exponent between neighbouring n."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import Array, as_counts, as_float
@@ -31,6 +34,13 @@ class Logs:
         return np.log(np.array(self.n, dtype=float))
 
     @property
+    def rows(self) -> Float[np.ndarray, "m k"]:
+        """The deviations, which a single curve has none of."""
+        if self.deviations is None:
+            raise ValueError("a single curve has no rows to resample")
+        return self.deviations
+
+    @property
     def replicates(self) -> int:
         """Number of replicate rows; 1 for a single curve."""
         return 1 if self.deviations is None else len(self.deviations)
@@ -41,15 +51,17 @@ class Logs:
         return np.ones_like(self.y) if self.variance is None else 1 / self.variance
 
 
-def checked_sizes(n: object, least: int) -> tuple[int, ...]:
+def checked_sizes(n: object, least: int = 1, name: str = "n") -> tuple[int, ...]:
     """At least `least` numbers of tokens, strictly increasing."""
-    sizes = as_counts(n)
+    sizes = as_counts(n, name)
     if len(sizes) < least:
-        raise InputError(f"At least {least} sizes n are needed, got {len(sizes)}: give more values of n.")
+        raise InputError(
+            f"At least {least} sizes {name} are needed, got {len(sizes)}: give more values of {name}."
+        )
     for before, after in pairwise(sizes):
         if after <= before:
             raise InputError(
-                f"n must be strictly increasing, got {before} before {after}: sort the sizes and merge repeated ones."
+                f"{name} must be strictly increasing, got {before} before {after}: sort the sizes and merge repeated ones."
             )
     return tuple(sizes)
 
@@ -112,3 +124,27 @@ def _from_rows(sizes: tuple[int, ...], rows: np.ndarray, standard_errors: Array 
             f"give one curve of shape ({len(sizes)},) if it has none."
         )
     return Logs(sizes, np.log(scale) + np.log(mean) / power, variance, deviations, power)
+
+
+def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
+    """−d log error/d log n at each n, a positive number where the error falls: the `local_exponent` of a curve.
+
+    Central differences in log-log (exact for a parabola, also on uneven sizes), one-sided at both ends;
+    `errors` has shape (*batch, k) for k sizes n, and so has the result. For curves without noise: noise in
+    neighbouring errors is divided by their distance in log n. This is a property of finite n, and no
+    asymptotic exponent (`attnlimit.rates`), which it may approach very slowly.
+
+    >>> local_slopes([1, 10, 100], [1.0, 0.1, 0.001])
+    tensor([1.0000, 1.5000, 2.0000], dtype=torch.float64)
+    """
+    sizes = checked_sizes(n, least=2)
+    return local_exponents(sizes, torch.from_numpy(checked_errors(errors, sizes)))
+
+
+def local_exponents(n: Sequence[int], errors: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The same of errors that need no checks; nan for a single n."""
+    if len(n) < 2:
+        return torch.full_like(errors, torch.nan)
+    log_n = torch.tensor(n, dtype=errors.dtype, device=errors.device).log()
+    (slope,) = torch.gradient(errors.log(), spacing=(log_n,), dim=-1)
+    return -slope

@@ -3,9 +3,10 @@
 A module here has some as `RESULTS`, each with the study of its name in specs/.
 """
 
-from attnlimit.reproduce.result import Outcome, Points, Reproduction, Verdict, plain
+from attnlimit.reproduce.result import Outcome, Points, Reproduction, Verdict
 from attnlimit.reproduce.run import OUT, Interrupted, Prepared, Reproduced, find, names, prepare, run
 from attnlimit.reproduce.write import write_report
+from attnlimit.studies.kind import plain
 
 __all__ = [
     "OUT",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,8 +20,7 @@ from attnlimit.report.figures.rates import (
     moment_constant_figure,
     uniform_constant_figure,
 )
-from attnlimit.reproduce.compare import at_most, equals, holds, mean_with_interval
-from attnlimit.reproduce.result import Points, Reproduction, Verdict
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, mean_with_interval
 
 DELTA = 0.05
 SLACK = 0.02
@@ -40,25 +40,15 @@ class Growth:
     """χ², over all R."""
 
 
-def exponential(R: Any, C: Any, relative_error: Any) -> Growth:
-    """C = c·e^{slope·R²}.
+def growth(law: Callable[..., np.ndarray], R: Any, C: Any, relative_error: Any) -> Growth:
+    """C = c·e^{slope·R²} or c·R^{slope}: log C is linear in law(R), np.square or np.log.
 
-    >>> round(exponential([1, 2, 3], np.exp(0.5 * np.array([1, 4, 9])), [0.01, 0.01, 0.01]).slope, 6)
+    >>> round(growth(np.square, [1, 2, 3], np.exp(0.5 * np.array([1, 4, 9])), [0.01, 0.01, 0.01]).slope, 6)
     0.5
-    """
-    return _fit(np.square(np.asarray(R, dtype=float)), C, relative_error)
-
-
-def polynomial(R: Any, C: Any, relative_error: Any) -> Growth:
-    """C = c·R^{slope}.
-
-    >>> round(polynomial([1, 2, 3], [2.0, 8.0, 18.0], [0.01, 0.01, 0.01]).slope, 6)
+    >>> round(growth(np.log, [1, 2, 3], [2.0, 8.0, 18.0], [0.01, 0.01, 0.01]).slope, 6)
     2.0
     """
-    return _fit(np.log(np.asarray(R, dtype=float)), C, relative_error)
-
-
-def _fit(x: np.ndarray, C: Any, relative_error: Any) -> Growth:
+    x = law(np.asarray(R, dtype=float))
     y, weight = np.log(np.asarray(C, dtype=float)), np.asarray(relative_error, dtype=float) ** -2.0
     share = weight / weight.sum()
     centred = x - share @ x
@@ -100,20 +90,20 @@ def uniform_verdicts(points: Points) -> list[Verdict]:
     rows = uniform_rows(points)
     R, C = [row.R for row in rows], [row.C for row in rows]
     relative = [row.C_error / row.C for row in rows]
-    grown, power = exponential(R, C, relative), polynomial(R, C, relative)
-    limit = exponential(R, [row.edge for row in rows], relative)
+    grown, power = (growth(law, R, C, relative) for law in (np.square, np.log))
+    limit = growth(np.square, R, [row.edge for row in rows], relative)
     worst = max(row.C / row.bound for row in rows)
     return [
-        equals(
+        Verdict.equals(
             "the uniform error falls like n^(−1/2): exponent, mean over R",
             0.5,
             *mean_with_interval(np.array([row.exponent for row in rows])),
             slack=SLACK,
             resolution=0.2,
         ),
-        at_most("the proved bound holds: largest measured √n·error / bound", 1.0, worst),
+        Verdict.at_most("the proved bound holds: largest measured √n·error / bound", 1.0, worst),
         _better("C(R) grows exponentially, not as a power of R", "exponential", grown, power),
-        equals(
+        Verdict.equals(
             "rate of log C in R², against the central limit theorem at ‖x‖ = R",
             limit.slope,
             grown.slope,
@@ -126,7 +116,9 @@ def _better(claim: str, expected: str, grown: Growth, power: Growth) -> Verdict:
     gap = power.misfit - grown.misfit
     best = "exponential" if gap > 0 else "power of R"
     measured = f"{best} (Δχ² {abs(gap):.0f})"
-    return holds(claim, expected, measured, best == expected, enough=abs(gap) >= LEAST_DELTA, note=FAMILY)
+    return Verdict.holds(
+        claim, expected, measured, best == expected, enough=abs(gap) >= LEAST_DELTA, note=FAMILY
+    )
 
 
 def moment_rows(points: Points) -> list[MomentConstant]:
@@ -160,14 +152,13 @@ def moment_verdicts(points: Points) -> list[Verdict]:
         some = [row for row in rows if row.statistic == statistic]
         R, C = [row.R for row in some], [row.C for row in some]
         relative = [row.C_error / row.C for row in some]
-        large = (
-            len(R) // 2
-        )  # what is exponential is so at large R; at small ones a bounded constant may still rise
-        power, grown = polynomial(R, C, relative), exponential(R[large:], C[large:], relative[large:])
+        large = len(R) // 2  # what is exponential is so there; at small R a bounded constant may still rise
+        power = growth(np.log, R, C, relative)
+        grown = growth(np.square, R[large:], C[large:], relative[large:])
         claim = f"C'(R) of the {statistic} grows at most linearly in R: its power of R"
-        found.append(at_most(claim, 1.0, power.slope, power.interval, note=FAMILY))
+        found.append(Verdict.at_most(claim, 1.0, power.slope, power.interval, note=FAMILY))
         claim = f"C'(R) of the {statistic} does not grow like C(R): rate of its log in R² from R = {R[large]:.3g} on, at most a tenth of C(R)'s"
-        found.append(at_most(claim, rate / 10, grown.slope, grown.interval))
+        found.append(Verdict.at_most(claim, rate / 10, grown.slope, grown.interval))
     return found
 
 

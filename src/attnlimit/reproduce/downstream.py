@@ -16,9 +16,7 @@ from attnlimit.models.judge.tasks import TaskResult
 from attnlimit.numerics.ranks import RESAMPLES, rank_correlation
 from attnlimit.report.figures.downstream import changes_figure
 from attnlimit.report.figures.downstream import thirds_figure as draw_thirds
-from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.heads import without_weights
-from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, results, without_weights
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.downstream import Thinned
 from attnlimit.studies.model_fields import OfModel
@@ -107,7 +105,7 @@ def _change_falls(sizes: Sizes, who: str) -> Verdict:
 
     value = float(exponent(squares.mean((1, 2))))
     claim = f"{who}: outputs change less with more keys: exponent of the rms change is above 0"
-    return at_least(claim, 0.0, value, _ends(exponent(_resampled(squares))))
+    return Verdict.at_least(claim, 0.0, value, _ends(exponent(_resampled(squares))))
 
 
 def _task_rises(sizes: Sizes, who: str) -> Verdict:
@@ -117,7 +115,7 @@ def _task_rises(sizes: Sizes, who: str) -> Verdict:
     resampled = _resampled(cells)
     first, last = sizes[0].keys, sizes[-1].keys
     claim = f"{who}: {sizes[0].metric} rises with the keys: gain from {first} to {last} is above 0"
-    return at_least(claim, 0.0, float(gain), _ends(resampled[:, -1] - resampled[:, 0]))
+    return Verdict.at_least(claim, 0.0, float(gain), _ends(resampled[:, -1] - resampled[:, 0]))
 
 
 def _comes_back(sizes: Sizes, who: str) -> Verdict:
@@ -130,7 +128,7 @@ def _comes_back(sizes: Sizes, who: str) -> Verdict:
     low, high = _ends(resampled[:, 0] - resampled[:, 1])
     share = float(sizes[-1].share.mean())
     claim = f"{who}: with {share:.0%} of the keys {sizes[0].metric} is that of all keys"
-    return equals(claim, value, float(cells.mean()), (value + low, value + high), resolution=0.2)
+    return Verdict.equals(claim, value, float(cells.mean()), (value + low, value + high), resolution=0.2)
 
 
 def thirds_verdicts(points: Points) -> list[Verdict]:
@@ -143,7 +141,7 @@ def _grows_with_horizon(sizes: Sizes) -> Verdict:
     change = curve(sizes, "change").per_example.log().mean((0, 1))
     value, interval = rank_correlation(sizes[0].horizons.tolist(), change.tolist())
     claim = "outputs change more in texts of larger horizon: rank correlation over texts is above 0"
-    return at_least(claim, 0.0, value, interval)
+    return Verdict.at_least(claim, 0.0, value, interval)
 
 
 def _loses_more(sizes: Sizes) -> Verdict:
@@ -156,7 +154,7 @@ def _loses_more(sizes: Sizes) -> Verdict:
     resampled = [_resampled(part).mean(1) for part in parts]
     value = float(parts[0].mean() - parts[1].mean())
     claim = f"{sizes[0].metric} loses more in texts of large horizon: loss of the high third minus the low one is above 0"
-    return at_least(claim, 0.0, value, _ends(resampled[0] - resampled[1]))
+    return Verdict.at_least(claim, 0.0, value, _ends(resampled[0] - resampled[1]))
 
 
 def thirds_said(points: Points) -> list[str]:

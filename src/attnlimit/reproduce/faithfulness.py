@@ -8,8 +8,7 @@ from attnlimit.drawing import Figure
 from attnlimit.models.judge.faithful import CURVES, ORDERS
 from attnlimit.models.see.gradient import CHANGE
 from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, SKY, bars, dots, finish, panels
-from attnlimit.reproduce.compare import at_least, at_most, mean_with_interval
-from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, mean_with_interval, results
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.faithfulness import Faithful
 from attnlimit.studies.model_fields import OfModel
@@ -36,7 +35,7 @@ def _verdict(found: Faithful, other: str, curve: str) -> Verdict:
     mean, (low, high) = mean_with_interval(found.ratio(OURS, other, curve).numpy())
     what = "reads only the first" if curve == "insertion" else "reads all but the first"
     claim = f"{found.model} {what} keys by their {OURS}: change of the answer, over that by {other}"
-    compare = at_most if curve == "insertion" else at_least
+    compare = Verdict.at_most if curve == "insertion" else Verdict.at_least
     note = "Geometric mean over shares of keys and windows."
     return compare(claim, 1.0, math.exp(mean), (math.exp(low), math.exp(high)), note=note)
 
@@ -76,7 +75,6 @@ RESULTS = (
         name="faithfulness",
         title="Deletion and insertion of the keys that heads read",
         claim="Keys ordered by their part in the answer, |p gᵀ(v − Γ)|, are more faithful than keys ordered by attention weight.",
-        source="attnlimit",
         figure=figure,
         verdicts=verdicts,
         table=table,

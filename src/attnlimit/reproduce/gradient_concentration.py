@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from attnlimit.report.figures.rates import gradient_concentration_figure
-from attnlimit.reproduce.compare import at_least, at_most, equals
-from attnlimit.reproduce.result import Points, Reproduction, Verdict, results
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, lines, results
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.concentration import Concentrated
 
@@ -30,13 +27,13 @@ def verdicts(points: Points) -> list[Verdict]:
         worst = min(some, key=lambda point: point.fits[name].interval[0])
         fit, H = worst.fits[name], _horizon(worst)
         claim = f"the {QUANTITIES[name]} concentrates at every horizon: least exponent of L, at H = {H:.3g}"
-        found.append(at_least(claim, 0.0, fit.exponent, fit.interval))
+        found.append(Verdict.at_least(claim, 0.0, fit.exponent, fit.interval))
         found.append(_falls(name, some))
     for point in some:
         H, fit = _horizon(point), point.fits["A"]
         if H**2 <= 0.5:
             claim = f"for H² ≤ ½ the gradient in A concentrates like L^(−1/2), H = {H:.3g}"
-            found.append(equals(claim, 0.5, fit.exponent, fit.interval, slack=SLACK, note=NOTE))
+            found.append(Verdict.equals(claim, 0.5, fit.exponent, fit.interval, slack=SLACK, note=NOTE))
     return found
 
 
@@ -48,31 +45,23 @@ def _exact(points: list[Concentrated]) -> Verdict:
         sampled = point.curves["output"]
         scores.append(float(((sampled.rms - point.exact.error).abs() / sampled.rms_standard_error).max()))
     claim = "sampled output errors are the exact ones: largest difference in standard errors"
-    return at_most(claim, ALLOWED, max(scores), note=ERRORS)
+    return Verdict.at_most(claim, ALLOWED, max(scores), note=ERRORS)
 
 
 def _falls(name: str, points: list[Concentrated]) -> Verdict:
-    first, last = points[0].fits[name], points[-1].fits[name]
-    fall = first.exponent - last.exponent
-    half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
     claim = f"the exponent of the {QUANTITIES[name]} falls as scores spread, H = {_horizon(points[0]):.3g} to {_horizon(points[-1]):.3g}"
-    return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
+    return Verdict.falls(claim, points[0].fits[name], points[-1].fits[name])
 
 
 def table(points: Points) -> list[Row]:
-    return [
-        {
-            "horizon": _horizon(point),
-            "quantity": name,
-            "n": n,
-            "rms": float(point.curves[name].rms[i]),
-            "rms_standard_error": float(point.curves[name].rms_standard_error[i]),
-            "exact": float(point.exact.error[i]) if name == "output" and point.exact is not None else None,
-        }
-        for point in _results(points)
-        for name in QUANTITIES
-        for i, n in enumerate(point.n)
-    ]
+    rows: list[Row] = []
+    for point in _results(points):
+        exact = None if point.exact is None else point.exact.error
+        for name in QUANTITIES:
+            curve, beside = point.curves[name], exact if name == "output" else None
+            columns = {"rms": curve.rms, "rms_standard_error": curve.rms_standard_error, "exact": beside}
+            rows += lines({"horizon": _horizon(point), "quantity": name}, {"n": point.n}, **columns)
+    return rows
 
 
 SLACK = 0.05

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from attnlimit.rates import exponents
 from attnlimit.report.figures.rates import FittedCurve, fitted, slopes_figure
-from attnlimit.reproduce.compare import at_least, equals
-from attnlimit.reproduce.result import Points, Reproduction, Verdict
-from attnlimit.studies.kind import Row
+from attnlimit.reproduce.result import Points, Reproduction, Verdict, lines
+from attnlimit.studies.kind import Cell, Row
 from attnlimit.studies.kinds.output_moments import Moments
 
 
@@ -20,24 +18,19 @@ def curves(points: Points) -> list[FittedCurve]:
 
 
 def table(points: Points) -> list[Row]:
-    return [
-        {
-            "statistic": one.statistic,
-            "horizon": one.horizon,
-            "replicates": one.replicates,
-            "exponent": one.fit.exponent,
-            "exponent_low": one.fit.interval[0],
-            "exponent_high": one.fit.interval[1],
+    rows: list[Row] = []
+    for one in curves(points):
+        low, high = one.fit.interval
+        facts: dict[str, Cell] = {"statistic": one.statistic, "horizon": one.horizon}
+        facts |= {"replicates": one.replicates, "exponent": one.fit.exponent}
+        facts |= {
+            "exponent_low": low,
+            "exponent_high": high,
             "published": float(exponents(one.horizon).paper),
-            "n": n,
-            "rms": float(one.curve.error[i]),
-            "rms_standard_error": None
-            if one.curve.standard_error is None
-            else float(one.curve.standard_error[i]),
         }
-        for one in curves(points)
-        for i, n in enumerate(one.curve.n)
-    ]
+        columns = {"rms": one.curve.error, "rms_standard_error": one.curve.standard_error}
+        rows += lines(facts, {"n": one.curve.n}, **columns)
+    return rows
 
 
 def by_statistic(found: Sequence[FittedCurve]) -> dict[str, list[FittedCurve]]:
@@ -66,23 +59,22 @@ def _lower_bound(name: str, some: Sequence[FittedCurve]) -> Verdict:
     claim = f"the {name} error falls at least like n^(−1/(2(1+H²))): least fitted − published exponent"
     note = f"{name}: fitted exponent above the published one, interval included, at {held} of {len(some)} horizons."
     note += FINITE if gap < 0 else ""
-    return at_least(f"{claim}, at H = {worst.horizon:.3g}", 0.0, gap, interval, note=note)
+    return Verdict.at_least(f"{claim}, at H = {worst.horizon:.3g}", 0.0, gap, interval, note=note)
 
 
 def _sharp(name: str, some: Sequence[FittedCurve]) -> Verdict:
     farthest = max(some, key=lambda point: _gap(point)[0])
     gap, interval = _gap(farthest)
     claim = f"the {name} exponent is 1/(2(1+H²)) and no more: largest fitted − published exponent"
-    return equals(f"{claim}, at H = {farthest.horizon:.3g}", 0.0, gap, interval, slack=SLACK, note=SHARP)
+    return Verdict.equals(
+        f"{claim}, at H = {farthest.horizon:.3g}", 0.0, gap, interval, slack=SLACK, note=SHARP
+    )
 
 
 def _falls(name: str, some: Sequence[FittedCurve]) -> Verdict:
     """From the least to the largest horizon."""
-    first, last = some[0].fit, some[-1].fit
-    fall = first.exponent - last.exponent
-    half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
     claim = f"the {name} exponent falls with the horizon, from H = {some[0].horizon:.3g} to {some[-1].horizon:.3g}"
-    return at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
+    return Verdict.falls(claim, some[0].fit, some[-1].fit)
 
 
 def sphere_verdicts(points: Points) -> list[Verdict]:
@@ -90,17 +82,9 @@ def sphere_verdicts(points: Points) -> list[Verdict]:
     for name, some in by_statistic(curves(points)).items():
         for one in some:
             claim = f"the {name} error falls like n^(−1/2), H = {one.horizon:.3g}"
-            verdicts.append(
-                equals(
-                    claim,
-                    0.5,
-                    one.fit.exponent,
-                    one.fit.interval,
-                    slack=SLACK,
-                    resolution=0.15,
-                    note=BOUNDED,
-                )
-            )
+            value, ends = one.fit.exponent, one.fit.interval
+            found = Verdict.equals(claim, 0.5, value, ends, slack=SLACK, resolution=0.15, note=BOUNDED)
+            verdicts.append(found)
         verdicts.append(_lower_bound(name, some))
     return verdicts
 

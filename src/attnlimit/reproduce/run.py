@@ -36,7 +36,7 @@ SHORT = 10.0
 """Seconds of work that are not worth a process of their own."""
 
 
-ORDER = (
+ORDER = [
     "gaussian",
     "sphere",
     "bert",
@@ -57,7 +57,7 @@ ORDER = (
     "exact-law",
     "different-keys",
     "two-heads",
-)
+]
 """In which they are listed: that of the papers, then ours, then any others."""
 
 

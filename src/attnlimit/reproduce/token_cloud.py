@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from attnlimit.drawing import draw
-from attnlimit.reproduce.compare import at_most, equals
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, only
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.token_cloud import Covered
@@ -23,7 +22,7 @@ def verdicts(points: Points) -> list[Verdict]:
             claim = (
                 f"squared energy distance of {n} tokens to the cloud, over the mean distance of two tokens"
             )
-            found.append(equals(claim, predicted, value, (value - half, value + half)))
+            found.append(Verdict.equals(claim, predicted, value, (value - half, value + half)))
     return [_nearer(cloud), *found]
 
 
@@ -35,7 +34,7 @@ def _nearer(cloud: Covered) -> Verdict:
     sizes = f"{cloud.n[-1]} tokens over {cloud.n[0]}"
     claim = f"subsamples cover the cloud: distance to the nearest member, {sizes}, is below 1"
     note = "Draws are nested, so the interval of the ratio is on the wide side."
-    return at_most(claim, 1.0, ratio, (ratio - half, ratio + half), note=note)
+    return Verdict.at_most(claim, 1.0, ratio, (ratio - half, ratio + half), note=note)
 
 
 def table(points: Points) -> list[Row]:

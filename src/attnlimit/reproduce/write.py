@@ -127,12 +127,7 @@ def words(verdicts: Sequence[Verdict]) -> str:
     """
     if not verdicts:
         return "Nothing was compared."
-    counts = [(sum(one.outcome is outcome for one in verdicts), outcome) for outcome in Outcome]
-    return f"Of {len(verdicts)} comparisons, {', '.join(_counted(*pair) for pair in counts if pair[0])}."
-
-
-def _counted(count: int, outcome: Outcome) -> str:
-    verb = {Outcome.AGREES: "agree", Outcome.DIFFERS: "differ", Outcome.CANNOT_TELL: "cannot be told"}[
-        outcome
-    ]
-    return f"{count} {verb}{'s' if count == 1 and outcome is not Outcome.CANNOT_TELL else ''}"
+    verbs = {"agrees": "agree", "differs": "differ", "cannot tell": "cannot be told"}
+    counts = [(sum(one.outcome is outcome for one in verdicts), verbs[outcome.value]) for outcome in Outcome]
+    told = [f"{count} {verb}{'s' * (count == 1 and ' ' not in verb)}" for count, verb in counts if count]
+    return f"Of {len(verdicts)} comparisons, {', '.join(told)}."

@@ -1,18 +1,13 @@
 """Studies: a specification becomes tasks, an executor runs them, a store keeps what they found."""
 
-from attnlimit.errors import MissingExtra, RunLocked
+from attnlimit.errors import RunLocked, StoreError, WorkersLost, needs
 
-try:
+with needs("Studies need pydantic, pyyaml, filelock and pyarrow", "studies"):
     import filelock  # noqa: F401
     import pydantic  # noqa: F401
     import yaml  # noqa: F401
-except ImportError as missing:
-    raise MissingExtra(
-        "Studies need pydantic, pyyaml, filelock and pyarrow: pip install 'attnlimit[studies]'."
-    ) from missing
 
 from attnlimit.doors import doors
-from attnlimit.errors import StoreError, WorkersLost
 from attnlimit.studies.coordinator import Finished, Progress, run_study
 from attnlimit.studies.estimate import Cost, estimate
 from attnlimit.studies.executors import Serial

@@ -34,11 +34,10 @@ def extend(study: Study, store: Store, point: int) -> int:
         return 0
     found, known = kind(study.kind), store.results_of(point)
     done = sum(count for count, _ in known)
-    what = json.loads(store.what(point))
+    what = store.what(point)
     wanted = replicates_for(study, [unpack(found, result) for _, result in known], what, done)
-    stop = (
-        2 * done if wanted is None else min(wanted, 2 * done)
-    )  # the width is an estimate too: at most twice as many
+    # the width is an estimate too: at most twice as many
+    stop = 2 * done if wanted is None else min(wanted, 2 * done)
     stop = min(done + rounded(study, stop - done), study.precision.max_replicates)
     added = list(tasks(study, what, done, stop)) if stop > done else []
     store.extend(point, added)

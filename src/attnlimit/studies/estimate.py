@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,24 +90,16 @@ def _done(study: Study, folder: Path | None) -> int:
     return sum(task.id in known for what in points(study) for task in tasks(study, what, 0, study.replicates))
 
 
-class Sample(NamedTuple):
-    """A task that is tried, and how many times as long the point takes with as many replicates."""
-
-    task: Task
-    times: float
-
-
-def _samples(study: Study) -> Iterator[Sample]:
-    """A few tasks, spread over the points: as small as they can be, but whole if their precision is asked for."""
-    found = kind(study.kind)
-    wanted = _wanted(count_points(study))
+def _samples(study: Study) -> Iterator[tuple[Task, float]]:
+    """A few tasks, spread over the points: as small as they can be, but whole if their precision is asked for; and how many times as
+    long a point takes with as many replicates."""
+    found, wanted = kind(study.kind), _wanted(count_points(study))
     for index, what in enumerate(points(study)):
         if index in wanted:
-            first = next(islice(tasks(study, what, 0, study.replicates), 1))
+            first = next(tasks(study, what, 0, study.replicates))
             least = found.tried if study.precision is None else first.count
             part, times = found.model_validate(what).brief()
-            small = replace(first, what=part.model_dump(mode="json"), count=min(first.count, least))
-            yield Sample(small, times)
+            yield replace(first, what=part.model_dump(mode="json"), count=min(first.count, least)), times
 
 
 def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
@@ -118,8 +109,8 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
     pool = Processes(1, study.threads)
     try:
         ended = time.monotonic() + LIMIT
-        for place, sample in enumerate(samples):
-            pool.submit(place, sample.task.to_bytes())
+        for place, (task, _) in enumerate(samples):
+            pool.submit(place, task.to_bytes())
         outcomes: dict[int, Ended] = {}
         while len(outcomes) < len(samples) and time.monotonic() < ended:
             outcomes |= {outcome.place: outcome for outcome in pool.collect(0.2)}
@@ -127,19 +118,19 @@ def _calibrated(study: Study) -> tuple[list[Tried], float | None, str]:
     finally:
         pool.close()
     _refuse_failed(outcomes)
-    tried = [_tried(study, samples[place], outcomes[place]) for place in sorted(outcomes) if place > 0]
-    size = f"of {counted(samples[0].task.count, 'replicate')}"
+    tried = [_tried(study, *samples[place], outcomes[place]) for place in sorted(outcomes) if place > 0]
+    size = f"of {counted(samples[0][0].count, 'replicate')}"
     if not tried:
         return [], memory, f"no task {size} ended within {LIMIT:g} s"
     return tried, memory, f"{counted(len(tried), 'task')} {size}, this machine"
 
 
-def _tried(study: Study, sample: Sample, outcome: Ended) -> Tried:
-    task, wanted = sample.task, study.replicates
+def _tried(study: Study, task: Task, times: float, outcome: Ended) -> Tried:
+    wanted = study.replicates
     if study.precision is not None:
         told = replicates_for(study, [unpack(kind(task.kind), outcome.body)], task.what, task.count)
         wanted = study.precision.max_replicates if told is None else told
-    return Tried(sample.times * outcome.seconds / task.count, wanted)
+    return Tried(times * outcome.seconds / task.count, wanted)
 
 
 def _refuse_failed(outcomes: dict[int, Ended]) -> None:

@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    StrictInt,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, StrictInt
 
 from attnlimit.designs import Sampling
 from attnlimit.errors import InputError
-from attnlimit.files.strict import OwnRecord, sentence
+from attnlimit.files.strict import OwnRecord
 
 
 class Fields(BaseModel):
     """Unknown fields are refused, numbers are finite, and nothing changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
-
-
-F = TypeVar("F", bound=Fields)
-
-
-def told(kind: type[F]) -> type[F]:
-    """Fields that are refused where the class is called, not read from a file, are refused in our words."""
-    plain = kind.__init__
-
-    @wraps(plain)
-    def init(self: F, **given: Any) -> None:
-        try:
-            plain(self, **given)
-        except ValidationError as problem:
-            raise InputError(f"{kind.__name__}: {sentence(problem, list(kind.model_fields))}") from None
-
-    kind.__init__ = init  # type: ignore[method-assign, assignment]
-    return kind
 
 
 class Range(Fields):

@@ -1,6 +1,6 @@
 """What a kind of study is: the fields of a specification, how a task of them is computed, and its one result.
 
-A new kind is a file in `kinds/`, named as the kind is, with a subclass of `Kind` as `KIND`. Tables, the summary, words and
+A new kind is a file in `kinds/`, named as the kind is, with a subclass of `Kind` that has a `title`. Tables, the summary, words and
 figures follow from the type of its result.
 """
 
@@ -25,8 +25,12 @@ from attnlimit.studies.fields import Fields
 KINDS = "attnlimit.studies.kinds"
 Columns: TypeAlias = Mapping[str, Literal["int", "float", "text"]]
 Cell: TypeAlias = int | float | str | None
+Cells: TypeAlias = Iterable[Sequence[Cell]]
+"""Of a long table, in the order of its columns."""
 Row: TypeAlias = Mapping[str, Cell]
 """One line of a table for people: headings and what stands under them."""
+Folder: TypeAlias = Path | None
+"""A folder of a task's own for its checkpoints, which may not be there yet."""
 
 
 def table(columns: str) -> Columns:
@@ -52,31 +56,29 @@ class Result:
     columns: ClassVar[Columns]
     """Of the long table."""
     by_replicate: ClassVar[tuple[str, ...]] = ()
-    """Fields whose first axis is replicates: arrays, tuples, or None."""
+    """Fields that have a part for each replicate: arrays and tuples by their first axis, what has a `joined`, mappings of these, or None."""
 
-    def rows(self) -> Iterable[Sequence[Cell]]:
+    def rows(self) -> Cells:
         """In the order of `columns`; "replicate" counts from 0 in each task."""
         raise NotImplementedError
 
     @classmethod
     def joined(cls: type[R], parts: Sequence[R]) -> R:
         """The tasks of a point, in order, as one result; what has no noise has one task."""
-        found = {name: _in_a_row([getattr(one, name) for one in parts]) for name in cls.by_replicate}
+        found = {name: _joined([getattr(one, name) for one in parts]) for name in cls.by_replicate}
         return replace(cast(Any, parts[0]), **found) if found else parts[0]
 
     def to_dict(self) -> dict[str, Any]:
         """The record form: what JSON knows."""
-        found: dict[str, Any] = _adapter(type(self)).dump_python(self)
-        return found
+        return _adapter(type(self)).dump_python(self)
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Any]) -> R:
-        found: R = _adapter(cls).validate_python(data)
-        return found
+        return _adapter(cls).validate_python(data)
 
     def summary(self) -> dict[str, object]:
         """What summary.json says of a point: few numbers, not every replicate."""
-        return self.to_dict()
+        return {name: value for name, value in self.to_dict().items() if name not in self.by_replicate}
 
     def shown(self) -> list[Row]:
         """What tables for people say of a point, in one line or several."""
@@ -92,10 +94,13 @@ class Result:
         return {}
 
 
-def _in_a_row(values: Sequence[Any]) -> Any:
-    if values[0] is None:
-        return None
-    return torch.cat([*values]) if isinstance(values[0], Tensor) else tuple(chain(*values))
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _joined([one[name] for one in values]) for name in first}
+    if first is None or hasattr(first, "joined"):
+        return None if first is None else type(first).joined(values)
+    return torch.cat([*values]) if isinstance(first, Tensor) else tuple(chain(*values))
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(
@@ -144,9 +149,8 @@ class Kind(Fields):
     def name(cls) -> str:
         return cls.__module__.rpartition(".")[2]
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Result:
-        """Pure, so that it does not matter where or when it runs. `place` is a folder of the task's own, which may not
-        be there yet, where it may keep checkpoints; it is removed once the result is committed."""
+    def run(self, replicates: int, seed: int, place: Folder) -> Result:
+        """Pure, so that it does not matter where or when it runs. `place` is removed once the result is committed."""
         raise NotImplementedError
 
     def check(self) -> object:
@@ -172,8 +176,7 @@ def kind(name: str) -> type[Kind]:
     """The kind of that name."""
     if name not in kinds():
         raise InputError(f"Unknown kind of study {name!r}: use one of {', '.join(kinds())}.")
-    found: type[Kind] = discover.members(KINDS, "KIND", name)[0]
-    return found
+    return next(one for one in discover.subclasses(KINDS, Kind, name) if "title" in vars(one))
 
 
 def short(path: str) -> str:

@@ -56,11 +56,15 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> Hardware:
+    """Its memory is nan where the system does not tell."""
+    memory = math.nan
+    if sys.platform != "win32":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Hardware(
         system=f"{platform.system()} {platform.release()}",
         processor=_processor(),
         cores=cores(),
-        memory_gb=round(_memory() / 2**30, 1),
+        memory_gb=round(memory, 1),
         instructions=torch.backends.cpu.get_cpu_capability(),
         gpus=tuple(torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())),
     )
@@ -69,13 +73,6 @@ def hardware() -> Hardware:
 def cores() -> int:
     """Cores that this process may use, which on a cluster may be fewer than there are."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-def _memory() -> float:
-    """In bytes; nan where the system does not tell."""
-    if sys.platform == "win32":
-        return math.nan
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _processor() -> str:

@@ -24,7 +24,7 @@ from attnlimit.attention import Head
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.files.arrays import open_rows
 from attnlimit.measures import Measure, laws
-from attnlimit.measures.spec import REQUIRED, Form
+from attnlimit.measures.spec import Form
 from attnlimit.rates import ErrorCurve, PowerFit, Rates, horizon, rates
 from attnlimit.studies.fields import Fields, File, Seed, Sizes
 from attnlimit.studies.kind import Cell, Kind, Point, Result, Row
@@ -65,8 +65,7 @@ def _model(name: str, law: type[Measure]) -> type[LawFields]:
     given: dict[str, Any] = {"name": (Literal[name], ...)}
     for field, what in law.spec.fields.items():
         kind = _TYPES[what.form]
-        default = ... if what.default is REQUIRED else what.default
-        given[field] = (kind | None if default is None else kind, default)
+        given[field] = (kind | None if what.default is None else kind, what.default)
     model = create_model(name, __base__=LawFields, __doc__=law.__doc__, **given)
     model.made = law
     return model
@@ -196,7 +195,7 @@ class Setting(Kind):
             return None
 
 
-def told(limit: Limit | None) -> dict[str, Any]:
+def limit_record(limit: Limit | None) -> dict[str, Any]:
     """What a summary says of the limit."""
     return {
         "horizon": None if limit is None else limit.horizon,

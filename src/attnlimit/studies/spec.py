@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.files.strict import told
 from attnlimit.files.yamlfile import Place, read_yaml, validated
-from attnlimit.studies.fields import Fields, Seed, told, with_digests, without_places
+from attnlimit.studies.fields import Fields, Seed, with_digests, without_places
 from attnlimit.studies.kind import Kind, kind, kinds
 
 

@@ -92,16 +92,35 @@ class Waiting(NamedTuple):
     replicates: int
 
 
-def read_sessions(connection: sqlite3.Connection) -> list[Session]:
-    rows = connection.execute("SELECT about FROM sessions ORDER BY session").fetchall()
-    return [SESSION.validate_json(about) for (about,) in rows]
+class Reader:
+    """What is asked of a store by those who write it and those who read it."""
+
+    folder: Path
+    connection: sqlite3.Connection
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        with in_words(self.folder):
+            return self.connection.execute(query, values).fetchall()
+
+    def counts(self) -> tuple[int, int]:
+        """(tasks with a result, tasks in all) of the present study."""
+        total = self.rows("SELECT count(*) FROM tasks")[0][0]
+        return self.rows("SELECT count(*) FROM tasks JOIN results USING (id)")[0][0], total
+
+    def what(self, point: int) -> dict[str, Any]:
+        """The resolved fields of a point."""
+        return json.loads(self.rows("SELECT what FROM points WHERE point = ?", point)[0][0])
+
+    def sessions(self) -> list[Session]:
+        rows = self.rows("SELECT about FROM sessions ORDER BY session")
+        return [SESSION.validate_json(about) for (about,) in rows]
 
 
-class Store:
+class Store(Reader):
     """The writing side. Every statement is a transaction of its own unless `_whole` groups them."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+        self.folder, self.path = folder, folder / NAME
         self.session: int | None = None
         self._dirty, self._synced = False, 0.0
         with in_words(folder):
@@ -126,7 +145,7 @@ class Store:
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """Everything inside, or nothing."""
-        with in_words(self.path.parent):
+        with in_words(self.folder):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -178,9 +197,6 @@ class Store:
                 "INSERT INTO sessions (about) VALUES (?)", [told]
             ).lastrowid
 
-    def sessions(self) -> list[Session]:
-        return read_sessions(self.connection)
-
     # --- reading what to do -----------------------------------------------------------------------
 
     def waiting(self, after: int, limit: int) -> list[Waiting]:
@@ -189,31 +205,17 @@ class Store:
             SELECT place, tasks.id, point, what, first, count FROM tasks JOIN points USING (point)
             WHERE place > ? AND NOT EXISTS (SELECT 1 FROM results WHERE results.id = tasks.id)
             ORDER BY place LIMIT ?"""
-        return [Waiting(*row) for row in self._rows(query, after, limit)]
-
-    def counts(self) -> tuple[int, int]:
-        """(tasks with a result, tasks in all) of the present study."""
-        total = self._rows("SELECT count(*) FROM tasks")[0][0]
-        return self._rows("SELECT count(*) FROM tasks JOIN results USING (id)")[0][0], total
+        return [Waiting(*row) for row in self.rows(query, after, limit)]
 
     def lacks(self, point: int) -> bool:
         """Whether a task of the point has no result."""
         query = "SELECT 1 FROM tasks LEFT JOIN results USING (id) WHERE point = ? AND result IS NULL LIMIT 1"
-        return bool(self._rows(query, point))
+        return bool(self.rows(query, point))
 
     def results_of(self, point: int) -> list[tuple[int, bytes]]:
         """(number of replicates, result) of every finished task of a point, in order."""
         query = "SELECT count, result FROM tasks JOIN results USING (id) WHERE point = ? ORDER BY first"
-        return self._rows(query, point)
-
-    def what(self, point: int) -> str:
-        """The resolved fields of a point, as JSON."""
-        text: str = self._rows("SELECT what FROM points WHERE point = ?", point)[0][0]
-        return text
-
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        with in_words(self.path.parent):
-            return self.connection.execute(query, values).fetchall()
+        return self.rows(query, point)
 
     # --- writing what was found -------------------------------------------------------------------
 
@@ -226,20 +228,20 @@ class Store:
 
     def _insert(self, where: str, *row: object) -> None:
         """With the time and the session."""
-        self._rows(f"INSERT {where} VALUES (?, ?, ?, ?, ?)", *row, time.time(), self.session)
+        self.rows(f"INSERT {where} VALUES (?, ?, ?, ?, ?)", *row, time.time(), self.session)
         self._dirty = True
 
     def sync(self, *, now: bool = False) -> bool:
         """Flush to the disk what was committed, if the last time is long enough ago; whether all of it is there."""
         if self._dirty and (now or time.monotonic() - self._synced >= SYNC_SECONDS):
             if self._wal is not None:
-                with in_words(self.path.parent):
+                with in_words(self.folder):
                     os.fsync(self._wal)
             self._dirty, self._synced = False, time.monotonic()
         return not self._dirty
 
     def close(self) -> None:
-        with in_words(self.path.parent):
+        with in_words(self.folder):
             if self._wal is not None:
                 os.close(self._wal)
             self.connection.close()

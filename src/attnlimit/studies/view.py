@@ -22,7 +22,7 @@ from attnlimit.files.records import finite, parquet, replacing, write_json, writ
 from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Study
-from attnlimit.studies.store import NAME, in_words, read_sessions, version
+from attnlimit.studies.store import NAME, Reader, in_words, version
 from attnlimit.studies.work import unpack
 
 
@@ -75,23 +75,20 @@ class Findings:
     sessions: list[Session] = field(default_factory=list)
 
 
-class StudyRun:
+class StudyRun(Reader):
     """A run directory, read at one moment: what is committed later is not seen."""
 
     def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
-        self.folder, self._connection = folder, connection
+        self.folder, self.connection = folder, connection
         found = self.rows("SELECT value FROM about WHERE key = 'study'")
         if not found:
             raise InputError(f"{folder} holds a run that never started: run its specification again.")
         self.study = Study.model_validate_json(found[0][0])
 
-    def rows(self, query: str, *values: object) -> list[Any]:
-        return self._connection.execute(query, values).fetchall()
-
     @property
     def state(self) -> State:
-        total = self.rows("SELECT count(*) FROM tasks")[0][0]
-        done, updated = self.rows("SELECT count(*), max(finished) FROM tasks JOIN results USING (id)")[0]
+        done, total = self.counts()
+        ((updated,),) = self.rows("SELECT max(finished) FROM tasks JOIN results USING (id)")
         lacking = "SELECT count(DISTINCT id) FROM failures JOIN tasks USING (id) WHERE id NOT IN (SELECT id FROM results)"
         failed = self.rows(lacking)[0][0]
         by = holder(self.folder)
@@ -107,7 +104,7 @@ class StudyRun:
         )
 
     def points(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for point, what in self._connection.execute("SELECT point, what FROM points ORDER BY point"):
+        for point, what in self.connection.execute("SELECT point, what FROM points ORDER BY point"):
             yield point, json.loads(what)
 
     @property
@@ -132,16 +129,13 @@ class StudyRun:
         query = (
             f"SELECT point, first, result FROM tasks JOIN results USING (id) {chosen} ORDER BY point, first"
         )
-        for index, first, result in self._connection.execute(query, () if point is None else (point,)):
+        for index, first, result in self.connection.execute(query, () if point is None else (point,)):
             yield index, first, unpack(kind(self.study.kind), result)
 
     def failures(self) -> list[Failure]:
         """Every attempt that failed, of tasks of the present study."""
         query = "SELECT point, first, how, message, at FROM failures JOIN tasks USING (id) ORDER BY failure"
         return [Failure(*row) for row in self.rows(query)]
-
-    def sessions(self) -> list[Session]:
-        return read_sessions(self._connection)
 
     def findings(self) -> Findings:
         """All that is known now."""
@@ -227,7 +221,7 @@ def rows(run: StudyRun) -> Iterator[list[Any]]:
     names = list(kind(run.study.kind).result.columns)
     where = names.index("replicate") if "replicate" in names else None
     for index, first, result in run.results():
-        what = json.loads(run.rows("SELECT what FROM points WHERE point = ?", index)[0][0])
+        what = run.what(index)
         told = [index, *(_cell(value_at(what, path)) for path in run.paths)]
         for row in result.rows():
             cells: list[Any] = list(row)
@@ -246,7 +240,13 @@ def export(run: StudyRun, path: Path) -> Path:
     with in_words(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new:
-            (_parquet if path.suffix == ".parquet" else _csv)(run, new)
+            if path.suffix == ".parquet":
+                _parquet(run, new)
+                return path
+            with new.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(columns(run))
+                writer.writerows(rows(run))
     return path
 
 
@@ -257,23 +257,12 @@ def _parquet(run: StudyRun, path: Path) -> None:
     source = rows(run)
     with pq.ParquetWriter(path, schema) as writer:
         while block := list(islice(source, AT_ONCE)):
-            arrays = [
-                pa.array([_as(field.type, cell) for cell in cells], field.type)
-                for field, cells in zip(schema, zip(*block, strict=True), strict=True)
-            ]
+            arrays = []
+            for column, cells in zip(schema, zip(*block, strict=True), strict=True):
+                text = column.type == types["text"]  # which may hold numbers where points differ in kind
+                told = [str(cell) if text and cell is not None else cell for cell in cells]
+                arrays.append(pa.array(told, column.type))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def _as(column: Any, cell: Any) -> Any:
-    """Text columns may hold numbers where points differ in kind."""
-    return str(cell) if cell is not None and str(column) == "string" else cell
-
-
-def _csv(run: StudyRun, path: Path) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns(run))
-        writer.writerows(rows(run))
 
 
 def summary(found: Findings) -> dict[str, Any]:

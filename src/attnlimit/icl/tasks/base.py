@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from attnlimit.errors import InputError, NotKnown
-from attnlimit.inputs import Array, Count, Seeded, as_count, as_float, as_generator, as_one_of
+from attnlimit.inputs import Array, Count, Seeded, as_float, as_generator, as_one_of
 from attnlimit.measures import Measure
+from attnlimit.measures.gaussian import checked_cov
 
 
 def ar1(dim: Count, rho: float) -> Float[Tensor, "d d"]:
@@ -39,17 +40,7 @@ def as_cov(value: Array, dim: int | None, name: str) -> Float[Tensor, "d d"]:
             raise InputError(f"{name} is a number, which tells no dimension: give dim=.")
         cov = cov.expand(dim)
     size = cov.shape[-1] if dim is None else dim
-    if cov.ndim > 2 or any(length != size for length in cov.shape):
-        raise InputError(
-            f"{name} must be a number, a vector of length {size} or a {size}×{size} matrix, got shape {tuple(cov.shape)}."
-        )
-    cov = torch.diag(cov) if cov.ndim == 1 else cov
-    if not torch.allclose(cov, cov.T, rtol=1e-5, atol=float(1e-8 * cov.abs().max())):
-        raise InputError(
-            f"{name} is not symmetric: it differs from its transpose by up to {float((cov - cov.T).abs().max()):.3g}. "
-            f"Use ({name} + {name}.T) / 2 if that is what you mean."
-        )
-    cov = (cov + cov.T) / 2
+    cov = checked_cov(torch.diag(cov) if cov.shape == (size,) else cov, size, name)
     values = torch.linalg.eigvalsh(cov)
     if float(values[0]) <= 1e-12 * float(values[-1].abs()):
         raise InputError(
@@ -60,6 +51,10 @@ def as_cov(value: Array, dim: int | None, name: str) -> Float[Tensor, "d d"]:
 
 
 LossKind: TypeAlias = Literal["squared", "logistic"]
+Vectors: TypeAlias = Float[Tensor, "B p"]
+"""A task vector for each prompt."""
+Tilts: TypeAlias = Float[Tensor, "*batch B D"]
+Matrices: TypeAlias = Float[Tensor, "*models D D"]
 
 
 class Prompts(NamedTuple):
@@ -128,9 +123,7 @@ class InContextTask(ABC):
     def prompt_law(self, vector: Tensor) -> Measure:
         """The law of the prompt's tokens given one task vector (p,)."""
 
-    def tilted_mean(
-        self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]
-    ) -> Float[Tensor, "*batch B D"]:
+    def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
         """∇Λ_w(a) for each prompt's own law; one law at a time unless a task knows better."""
         laws = [self.prompt_law(vector) for vector in vectors]
         return torch.stack([law.tilted_mean(one) for law, one in zip(laws, a.unbind(-2), strict=True)], -2)
@@ -139,9 +132,7 @@ class InContextTask(ABC):
         """The prediction in an output: its last coordinate."""
         return output[..., -1]
 
-    def exact_risk(
-        self, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"]
-    ) -> Float[Tensor, "*models"] | None:
+    def exact_risk(self, U: Matrices, V: Matrices) -> Float[Tensor, "*models"] | None:
         """The infinite-prompt risk in closed form, or None where there is none."""
         return None
 
@@ -154,14 +145,9 @@ class InContextTask(ABC):
     # --- what follows -----------------------------------------------------------------------------
 
     def draw(
-        self,
-        batch: int,
-        length: int,
-        generator: Seeded,
-        dtype: torch.dtype = torch.float64,
+        self, batch: Count, length: Count, generator: Seeded, dtype: torch.dtype = torch.float64
     ) -> Prompts:
         """`batch` independent prompts of `length` tokens, all at once, on the generator's device."""
-        batch, length = as_count(batch, "batch"), as_count(length, "length")
         return self._draw(batch, length, as_generator(generator), dtype)
 
     def risk(self, prediction: Tensor, target: Tensor) -> Tensor:

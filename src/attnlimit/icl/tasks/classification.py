@@ -8,7 +8,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, LossKind, Prompts, as_cov, as_vector, normal
+from attnlimit.icl.tasks.base import (
+    Floor,
+    InContextTask,
+    LossKind,
+    Prompts,
+    Tilts,
+    Vectors,
+    as_cov,
+    as_vector,
+    normal,
+)
 from attnlimit.inputs import Array, Count, as_count
 from attnlimit.measures import Gaussian, Mixture
 from attnlimit.numerics.chi2 import weighted_chi2
@@ -66,9 +76,7 @@ class Classification(InContextTask):
         centre = torch.cat([vector, vector.new_ones(1)])
         return Mixture([0.5, 0.5], [Gaussian(centre, cov), Gaussian(-centre, cov)])
 
-    def tilted_mean(
-        self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]
-    ) -> Float[Tensor, "*batch B D"]:
+    def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
         centre = pad(vectors, (0, 1), value=1.0)
         gate = (centre * a).sum(-1, keepdim=True).tanh()
         return pad(a[..., :-1] @ self.cov.to(a), (0, 1)) + gate * centre

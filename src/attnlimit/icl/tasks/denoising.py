@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_vector, normal
+from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, Tilts, Vectors, as_vector, normal
 from attnlimit.inputs import Count, Positive, as_count
 from attnlimit.measures import Gaussian, Mixture
 
@@ -63,9 +63,7 @@ class MixtureDenoising(InContextTask):
         parts = [Gaussian(centre, spread) for centre in vector.reshape(self.components, self.dim)]
         return Mixture([1 / self.components] * self.components, parts)
 
-    def tilted_mean(
-        self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]
-    ) -> Float[Tensor, "*batch B D"]:
+    def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
         centres = vectors.unflatten(-1, (self.components, self.dim))
         gates = (centres @ a[..., None]).softmax(-2)
         return (gates * centres).sum(-2) + self.spread * a

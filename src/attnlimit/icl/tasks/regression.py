@@ -11,7 +11,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, as_cov, as_vector, normal
+from attnlimit.icl.tasks.base import (
+    Floor,
+    InContextTask,
+    Matrices,
+    Prompts,
+    Tilts,
+    Vectors,
+    as_cov,
+    as_vector,
+    normal,
+)
 from attnlimit.inputs import Array, Count, Finite, as_count
 from attnlimit.measures import Gaussian
 
@@ -92,14 +102,10 @@ class LinearRegression(InContextTask):
     def prompt_law(self, vector: Tensor) -> Gaussian:
         return Gaussian(cov=self.prompt_cov(as_vector(vector, self.dim)))
 
-    def tilted_mean(
-        self, vectors: Float[Tensor, "B p"], a: Float[Tensor, "*batch B D"]
-    ) -> Float[Tensor, "*batch B D"]:
+    def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
         return (self.prompt_cov(vectors) @ a[..., None])[..., 0]
 
-    def exact_risk(
-        self, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"]
-    ) -> Float[Tensor, "*models"]:
+    def exact_risk(self, U: Matrices, V: Matrices) -> Float[Tensor, "*models"]:
         """½ E_w (ρ_w − w)ᵀΣ_q(ρ_w − w), where the prediction is ρ_wᵀx_q. With v the last row of V and U₁, u₂ᵀ the upper and
         the last rows of U's first d columns,
 

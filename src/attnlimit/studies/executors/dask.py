@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from attnlimit.errors import InputError, MissingExtra, WorkersLost
+from attnlimit.errors import InputError, WorkersLost, needs
 from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.inputs import shown
 from attnlimit.studies.executors.processes import THREADS
@@ -51,12 +51,8 @@ def start(path: str) -> Any:
     (interface, scheduler_options), since other machines must reach it."""
     data, lines = read_yaml(path)
     jobs = validated(Jobs, data, lines, path)
-    try:
+    with needs("Jobs of a batch system need dask-jobqueue", "cluster"):
         import dask_jobqueue
-    except ImportError as missing:
-        raise MissingExtra(
-            "Jobs of a batch system need dask-jobqueue: pip install 'attnlimit[cluster]'."
-        ) from missing
     try:
         name = {"htcondor": "HTCondor"}.get(jobs.system, jobs.system.upper())
         cluster = getattr(dask_jobqueue, f"{name}Cluster")(**jobs.options)
@@ -122,17 +118,9 @@ class Dask:
         return max(1, self._threads)
 
     def submit(self, place: int, task: bytes) -> None:
-        future = self._client.submit(
-            _watched,
-            place,
-            task,
-            self._task_seconds,
-            pure=False,
-            retries=0,
-            resources=self._resources or None,
-            key=_key(place),
-        )
-        self._futures[future] = place
+        how = {"pure": False, "retries": 0, "resources": self._resources or None}
+        key = f"attnlimit-{place}-{time.monotonic_ns()}"
+        self._futures[self._client.submit(_watched, place, task, self._task_seconds, key=key, **how)] = place
 
     def collect(self, timeout: float) -> list[Ended]:
         if not self._futures:
@@ -199,10 +187,6 @@ def _watched(place: int, task: bytes, seconds: float | None) -> Ended:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _key(place: int) -> str:
-    return f"attnlimit-{place}-{time.monotonic_ns()}"
-
-
 def connect(
     where: str,
     workers: int,
@@ -212,17 +196,14 @@ def connect(
 ) -> Dask:
     """`where` is "local", a scheduler's address (tcp://…, tls://…), or a YAML file that describes a batch system."""
     distributed = _distributed()
-    if where == "local":
-        cluster = _local(distributed, workers, threads)
-        return Dask(distributed.Client(cluster), cluster, resources, task_seconds)
     if "://" in where:
         return Dask(_client(distributed, where), None, resources, task_seconds)
-    if Path(where).suffix in (".yaml", ".yml"):
-        cluster = start(where)
-        return Dask(distributed.Client(cluster), cluster, resources, task_seconds)
-    raise InputError(
-        f"--dask must be local, an address such as tcp://scheduler:8786, or a .yaml file; got {where!r}."
-    )
+    if where != "local" and Path(where).suffix not in (".yaml", ".yml"):
+        raise InputError(
+            f"--dask must be local, an address such as tcp://scheduler:8786, or a .yaml file; got {where!r}."
+        )
+    cluster = _local(distributed, workers, threads) if where == "local" else start(where)
+    return Dask(distributed.Client(cluster), cluster, resources, task_seconds)
 
 
 def _local(distributed: Any, workers: int, threads: int) -> Any:
@@ -273,10 +254,6 @@ def _client(distributed: Any, address: str) -> Any:
 
 
 def _distributed() -> Any:
-    try:
+    with needs("Running on Dask needs distributed", "cluster"):
         import distributed
-    except ImportError as missing:
-        raise MissingExtra(
-            "Running on Dask needs distributed: pip install 'attnlimit[cluster]'."
-        ) from missing
     return distributed

@@ -6,16 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
+from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
 from typing import Any
 
 from attnlimit.errors import InputError, WorkersLost
-from attnlimit.studies.work import Ended
+from attnlimit.studies.work import Ended, work
 
 # Why a pool of our own: when a worker of concurrent.futures or of loky dies, the whole pool is broken and all of its pending
 # tasks fail alike, without a word on which one was running. Here a death costs one task, and is counted against that one.
@@ -43,7 +45,7 @@ class _Worker:
         ours, theirs = Pipe()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "attnlimit.studies.worker", str(theirs.fileno())],
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 env=os.environ | dict.fromkeys(THREADS, str(threads)),
@@ -77,6 +79,26 @@ def _inheriting(end: int) -> dict[str, Any]:
         own = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [end]})
         return {"startupinfo": own, "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"pass_fds": [end], "start_new_session": True}
+
+
+def serve(end: int) -> None:
+    """Of a worker, at its end of the pipe: take tasks and answer with outcomes until the coordinator goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kind = "PipeConnection" if sys.platform == "win32" else "Connection"
+    pipe: Connection = getattr(connection, kind)(end)
+    tasks: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
+    pipe.send(None)  # it is ready
+    while True:
+        pipe.send(work(*tasks.get()))
+
+
+def _receive(pipe: Connection, tasks: SimpleQueue[tuple[int, bytes]]) -> None:
+    while True:
+        try:
+            tasks.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(0)  # nobody is left to take the result, so the running task is not finished
 
 
 class Processes:

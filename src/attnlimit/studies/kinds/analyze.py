@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
@@ -13,7 +11,7 @@ from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.see.load import Loaded, find
 from attnlimit.models.see.named import PACKAGED, RANDOM, named
-from attnlimit.studies.kind import Cell, Row, table
+from attnlimit.studies.kind import Cells, Folder, Row, table
 from attnlimit.studies.model_fields import ModelChoice, OfModel, OnText
 
 
@@ -33,7 +31,7 @@ class Analyzed(OfModel):
         "replicate:int layer:int head:int horizon needed_keys visible_keys sampling:text n:int keys rms"
     )
 
-    def rows(self) -> Iterator[tuple[Cell, ...]]:
+    def rows(self) -> Cells:
         for replicate, heads in enumerate(self.heads):
             for one in heads:
                 keys = one.needed(self.rel_error).keys
@@ -75,7 +73,7 @@ class Analyze(OnText):
     def loaded(self) -> Loaded:
         return named(self.model.use, self.device, self.dtype)
 
-    def run(self, replicates: int, seed: int, place: Path | None = None) -> Analyzed:
+    def run(self, replicates: int, seed: int, place: Folder = None) -> Analyzed:
         """The queries are a replicate's own; the model and the text are not random."""
         reading = Reading(self.tokens, self.passages, self.queries, self.population, answer=0, seed=seed)
         found = analyze(
@@ -96,6 +94,3 @@ class Analyze(OnText):
     def check(self) -> None:
         if self.model.use != PACKAGED and self.model.use not in RANDOM:
             find(self.model.use)
-
-
-KIND = Analyze

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveInt
@@ -14,8 +12,8 @@ from attnlimit.errors import AttnlimitError
 from attnlimit.icl.concentration import Trials, concentration, exact_outputs
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.sampling import Convergence
-from attnlimit.studies.kind import Cell, Result, Row, crossed, table
-from attnlimit.studies.setting import Limit, Setting, told
+from attnlimit.studies.kind import Cell, Cells, Folder, Result, Row, crossed, table
+from attnlimit.studies.setting import Limit, Setting, limit_record
 
 QUANTITIES = ("output", "A", "V")
 
@@ -25,21 +23,15 @@ class Concentrated(Result):
     """Errors of outputs and of their derivatives in A and V, averaged over queries."""
 
     columns = table("replicate:int quantity:text n:int error square")
+    by_replicate = ("errors",)
 
     what: Concentration
     errors: dict[str, Convergence]
     """By quantity."""
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         for name, curve in self.curves.items():
             yield from crossed([range(curve.replicates), [name], self.n], curve.errors, curve.squares)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Concentrated]) -> Concentrated:
-        names = parts[0].errors
-        return cls(
-            parts[0].what, {name: Convergence.joined([one.errors[name] for one in parts]) for name in names}
-        )
 
     @property
     def n(self) -> tuple[int, ...]:
@@ -70,7 +62,7 @@ class Concentrated(Result):
 
     def summary(self) -> dict[str, object]:
         """Curves and fits of every quantity, and the exact rms error of the outputs."""
-        record: dict[str, Any] = {"n": list(self.n), **told(self.limit)}
+        record: dict[str, Any] = {"n": list(self.n), **limit_record(self.limit)}
         for name, curve in self.curves.items():
             record[name] = {
                 "rms": curve.rms.tolist(),
@@ -109,11 +101,8 @@ class Concentration(Setting):
 
     queries: PositiveInt = 64
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Concentrated:
+    def run(self, replicates: int, seed: int, place: Folder) -> Concentrated:
         head, law = self.build()
         trials = Trials(replicates=replicates, queries=self.queries)
         found = concentration(head, law, self.n, trials=trials, exact=False, generator=seed)
         return Concentrated(self, dict(found.errors))
-
-
-KIND = Concentration

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -21,8 +19,8 @@ from attnlimit.sampling import Map, measure_convergence
 from attnlimit.sampling.convergence import as_statistic
 from attnlimit.sampling.statistic import Fresh, Own, Statistic, set_up
 from attnlimit.studies.fields import SamplingField
-from attnlimit.studies.kind import Cell, Row, crossed, table
-from attnlimit.studies.setting import CurveResult, Limit, Setting, told
+from attnlimit.studies.kind import Cells, Folder, Row, crossed, table
+from attnlimit.studies.setting import CurveResult, Limit, Setting, limit_record
 
 LEAST = 2
 """Replicates of a task: errors are known by their spread."""
@@ -33,17 +31,14 @@ class Measured(CurveResult):
     """One row of errors a replicate."""
 
     columns = table("replicate:int n:int square error")
+    by_replicate = ("experiment",)
 
     experiment: Experiment
     limit: Limit | None
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         found = self.experiment
         return crossed([range(found.replicates), found.n], found.squares, found.norms)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Measured]) -> Measured:
-        return cls(Experiment.joined([one.experiment for one in parts]), parts[0].limit)
 
     @property
     def curve(self) -> ErrorCurve:
@@ -85,7 +80,7 @@ class Measured(CurveResult):
         known = self.experiment.to_dict()
         del known["errors"], known["errors_are"]
         fit = {"fit": None, "no_fit": self._fitted} if self.fit is None else {"fit": self.fit.to_dict()}
-        return {**known, **fit, **told(self.limit)}
+        return {**known, **fit, **limit_record(self.limit)}
 
     def shown(self) -> list[Row]:
         return [{"statistic": self.error_of, "replicates": self.replicates, **super().shown()[0]}]
@@ -117,7 +112,7 @@ class Convergence(Setting):
         count = {} if self.queries is None else {"count": self.queries}
         return Own(**count) if self.self_attention else Fresh(**count)
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Measured:
+    def run(self, replicates: int, seed: int, place: Folder) -> Measured:
         head, law = self.build()
         found = measure_convergence(
             head,
@@ -143,6 +138,3 @@ class Convergence(Setting):
         relative = found.experiment.rms_standard_error / found.experiment.rms
         quantile = float(stats.t.ppf((1 + level) / 2, found.replicates - 1))
         return quantile * float(relative.nan_to_num(math.inf, posinf=math.inf).max())
-
-
-KIND = Convergence

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -22,7 +21,7 @@ from attnlimit.errors import InputError
 from attnlimit.exact import exact_error
 from attnlimit.measures import Empirical
 from attnlimit.studies.fields import Seed, Sizes
-from attnlimit.studies.kind import Cell, Kind, Result, Row, crossed, table
+from attnlimit.studies.kind import Cells, Folder, Kind, Result, Row, crossed, table
 
 MOST_SETS = 20_000
 """That are gone through one by one."""
@@ -45,11 +44,8 @@ class DifferentErrors(Result):
     """(f g/h)^½: independent keys times coins over a Poisson number of independent keys, which is no formula but was taken for one."""
     squares: Float[Tensor, "replicates n"]
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         return crossed([range(len(self.squares)), self.n], self.squares)
-
-    def summary(self) -> dict[str, object]:
-        return {name: value for name, value in self.to_dict().items() if name != "squares"}
 
     def shown(self) -> list[Row]:
         return [{"largest n": self.n[-1], "rms there": float(self.exact[-1])}]
@@ -83,7 +79,7 @@ class DifferentKeys(Kind):
     def check(self) -> object:
         return self.build()
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> DifferentErrors:
+    def run(self, replicates: int, seed: int, place: Folder) -> DifferentErrors:
         tokens = self.build()
         exact, coins = (_squares(tokens, self.n, draw) for draw in (Different(), Coins()))
         generator, squares = (
@@ -128,6 +124,3 @@ def _poisson(tokens: Empirical, n: Sequence[int]) -> Float[Tensor, " n"]:
     each = _squares(tokens, range(1, most + 1))
     chance = torch.tensor(poisson.pmf(list(range(1, most + 1)), [[size] for size in n]))
     return chance @ each
-
-
-KIND = DifferentKeys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.text import token_windows
 from attnlimit.studies.fields import File, digest
-from attnlimit.studies.kind import Cell, Row, table
+from attnlimit.studies.kind import Cells, Folder, Row, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 BRIEF = 4
@@ -58,7 +57,7 @@ class Thinned(OfModel):
     by_replicate = ("sampled", "change", "divergence", "agreement", "hidden_error", "attended", "share")
     columns = table("replicate:int example:int horizon attended full sampled change divergence agreement")
 
-    def rows(self) -> Iterator[tuple[Cell, ...]]:
+    def rows(self) -> Cells:
         none = torch.full_like(self.sampled, torch.nan)
         more = [none if one is None else one for one in (self.divergence, self.agreement)]
         for seed, attended in enumerate(self.attended.tolist()):
@@ -131,7 +130,7 @@ class Downstream(OnText):
         path = path.resolve()
         return self.model_copy(update={"text": [File(file=str(path), sha256=digest(path))]})
 
-    def run(self, replicates: int, seed: int, place: Path | None = None) -> Thinned:
+    def run(self, replicates: int, seed: int, place: Folder = None) -> Thinned:
         """One sampled run of the model over the examples, beside the full one."""
         full = _full(self.model_copy(update={"keys": 1}))
         model, known = full.loaded.model, full.evaluated
@@ -169,6 +168,3 @@ class Downstream(OnText):
         few = min(self.examples, BRIEF)
         part = self.model_copy(update={"examples": few, "windows": 1})
         return part, (self.examples + self.windows) / (few + 1)
-
-
-KIND = Downstream

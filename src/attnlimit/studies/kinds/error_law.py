@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
 
@@ -16,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention import Head, clt
 from attnlimit.exact import error_law
 from attnlimit.measures import Measure
-from attnlimit.studies.kind import Cell, Result, Row, crossed, table
+from attnlimit.studies.kind import Cells, Folder, Result, Row, crossed, table
 from attnlimit.studies.setting import Setting
 
 TOKENS_AT_ONCE = 2**20
@@ -42,11 +40,8 @@ class LawQuantiles(Result):
         """The share of sampled errors up to these."""
         return (self.errors[:, :, None] <= at).double().mean(0)
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         return crossed([range(len(self.errors)), self.n], self.errors)
-
-    def summary(self) -> dict[str, object]:
-        return {name: value for name, value in self.to_dict().items() if name != "errors"}
 
     def shown(self) -> list[Row]:
         ends = (f"{level:.1%} quantile" for level in self.levels)
@@ -63,7 +58,7 @@ class ErrorLaws(Setting):
 
     levels: Annotated[list[Level], Field(min_length=1)] = LEVELS
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> LawQuantiles:
+    def run(self, replicates: int, seed: int, place: Folder) -> LawQuantiles:
         head, law = self.build()
         x = torch.eye(head.query_dim, dtype=torch.float64)[0]
         one = head.along(torch.eye(head.V.shape[-2], dtype=torch.float64)[0])
@@ -87,6 +82,3 @@ def _sampled(
         scores, values = (tokens @ a).reshape(-1, n), head.read_linear(tokens).reshape(-1, n)
         found.append((scores.softmax(1) * values).sum(1) - limit)
     return torch.cat(found)
-
-
-KIND = ErrorLaws

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Tensor
 
 from attnlimit.exact.curve import query_average
 from attnlimit.rates import ErrorCurve
-from attnlimit.studies.kind import Cell, Row, table
-from attnlimit.studies.setting import CurveResult, Limit, Setting, told
+from attnlimit.studies.kind import Cells, Folder, Row, table
+from attnlimit.studies.setting import CurveResult, Limit, Setting, limit_record
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class ExactCurves(CurveResult):
     def sharp(self) -> float | None:
         return None if self.limit is None else float(self.limit.rates.rms)
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         both = [part.tolist() for one in (self.rms, self.mean_rms) for part in (one.error, _noise(one))]
         yield from zip(self.rms.n, *both, strict=True)
 
@@ -45,7 +43,7 @@ class ExactCurves(CurveResult):
             "scale": self.rms.scale,
             "standard_error": {"rms": _noise(self.rms).tolist(), "mean_rms": _noise(self.mean_rms).tolist()},
             "method": self.rms.method,
-            **told(self.limit),
+            **limit_record(self.limit),
         }
 
     def methods(self) -> Row:
@@ -63,9 +61,6 @@ class Exact(Setting):
     result = ExactCurves
     noise = False
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> ExactCurves:
+    def run(self, replicates: int, seed: int, place: Folder) -> ExactCurves:
         head, law = self.build()
         return ExactCurves(*query_average(head, law, max(self.n))(self.n), self.limit())
-
-
-KIND = Exact

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -16,7 +14,7 @@ from attnlimit.errors import InputError
 from attnlimit.models.judge.faithful import CURVES, ORDERS, faithfulness
 from attnlimit.models.see.gradient import unit
 from attnlimit.models.see.text import token_windows
-from attnlimit.studies.kind import Cell, Row, crossed, table
+from attnlimit.studies.kind import Cells, Folder, Row, crossed, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -33,7 +31,7 @@ class Faithful(OfModel):
     changes: Float[Tensor, "windows orders curves shares"]
     columns = table("order:text curve:text share change window:int")
 
-    def rows(self) -> Iterator[tuple[Cell, ...]]:
+    def rows(self) -> Cells:
         for window, found in enumerate(self.changes):
             for row in crossed([ORDERS, CURVES, self.shares], found):
                 yield *row, window
@@ -67,7 +65,7 @@ class Faithfulness(OnText):
     windows: Annotated[int, Field(ge=2)] = 8
     shares: Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)] = SHARES
 
-    def run(self, replicates: int, seed: int, place: Path | None = None) -> Faithful:
+    def run(self, replicates: int, seed: int, place: Folder = None) -> Faithful:
         ready, generator = self.loaded(), torch.Generator().manual_seed(seed)
         found = token_windows(ready.need_tokenizer(), self.documents(), self.tokens, most=self.windows)
         if len(found) < 2:
@@ -83,6 +81,3 @@ class Faithfulness(OnText):
             shares=self.shares,
             changes=digits(torch.stack(changes), 6),
         )
-
-
-KIND = Faithfulness

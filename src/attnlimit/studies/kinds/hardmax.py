@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import torch
@@ -18,7 +16,7 @@ from attnlimit.exact import Schedule, best_kappa, hardmax_error, hardmax_gap
 from attnlimit.files.records import finite
 from attnlimit.measures import Sphere
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Cell, Kind, Result, Row, table
+from attnlimit.studies.kind import Cells, Folder, Kind, Result, Row, table
 
 Rule: TypeAlias = Literal["log", "best", "infinite"]
 
@@ -37,7 +35,7 @@ class Distance(Result):
     rms: Float[Tensor, " n"]
     method: str
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         yield from zip(self.n, finite(self.kappa), self.rms.tolist(), strict=True)
 
     def summary(self) -> dict[str, object]:
@@ -66,7 +64,7 @@ class Hardmax(Kind):
     gamma: PositiveFloat = 1.0
     n: Sizes
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Distance:
+    def run(self, replicates: int, seed: int, place: Folder) -> Distance:
         head, law = Head(torch.eye(self.dim, dtype=torch.float64)), Sphere(self.dim)
         query = torch.eye(1, self.dim, dtype=torch.float64)
         if self.kappa == "infinite":
@@ -78,6 +76,3 @@ class Hardmax(Kind):
         else:
             gap = hardmax_gap(head, law, Schedule.log(self.gamma), self.n, query)
         return Distance(self.dim, self.kappa, tuple(self.n), gap.kappa, gap.rms[0], gap.method)
-
-
-KIND = Hardmax

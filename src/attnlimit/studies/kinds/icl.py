@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import torch
@@ -30,7 +29,7 @@ from attnlimit.icl.methods import MODELS, Attention
 from attnlimit.icl.train import Trial
 from attnlimit.icl.training import MEASURED, Comparison, OverSeeds, compared, over_seeds
 from attnlimit.studies.fields import Fields, Sizes
-from attnlimit.studies.kind import Cell, Kind, Point, Result, Row, plain, short, table
+from attnlimit.studies.kind import Cell, Cells, Folder, Kind, Point, Result, Row, plain, short, table
 from attnlimit.studies.spec import canonical
 
 BRIEF = 100
@@ -144,7 +143,7 @@ class Trained(Result):
             **cast(Any, self.arrays),
         )
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         for row in self.training.rows():
             yield [row["seed" if name == "replicate" else name] for name in self.columns]
 
@@ -259,7 +258,7 @@ class Asked(Kind):
     evaluation: Evaluation = Evaluation()
     init: PositiveFloat = 0.1
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Trained:
+    def run(self, replicates: int, seed: int, place: Folder) -> Trained:
         """A training that was stopped goes on from its checkpoint in the run's folder, bit for bit."""
         kept = None
         if place is not None:
@@ -291,6 +290,3 @@ class Asked(Kind):
         )
         part = self.model_copy(update={"optimizer": optimizer, "evaluation": evaluation})
         return part, self.optimizer.steps / steps
-
-
-KIND = Asked

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -20,7 +19,7 @@ from attnlimit.models.attend.subsampled import HeadSeen, exact_squares, heads_se
 from attnlimit.rates import exponents
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.studies.fields import Fields, SamplingField, Seed, Sizes
-from attnlimit.studies.kind import Cell, Row, crossed, table
+from attnlimit.studies.kind import Cell, Cells, Folder, Row, crossed, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits, remembered
 
 LEAST_BATCHES = 5
@@ -73,8 +72,7 @@ class HeadSlope:
         error, rows = self.measured.standard_error, self.measured.rows
         if self.exponent is None or error is None or rows is None:
             return None
-        found: list[float] = (float(stats.t.ppf(0.975, len(rows) - 1)) * error).tolist()
-        return found
+        return (float(stats.t.ppf(0.975, len(rows) - 1)) * error).tolist()
 
     def facts(self) -> dict[str, Cell]:
         """Its single numbers."""
@@ -148,7 +146,7 @@ class HeadsConverged(OfModel):
         "layer:int head:int horizon population:text sampling:text batch:int n:int mean_square exact_mean_square"
     )
 
-    def rows(self) -> Iterator[tuple[Cell, ...]]:
+    def rows(self) -> Cells:
         for one in self.heads:
             facts = (one.layer, one.head, one.horizon, one.population, str(one.sampling))
             axes = [*([fact] for fact in facts), range(len(one.squares)), self.n]
@@ -217,7 +215,7 @@ class ModelConvergence(Passages):
             raise ValueError("n needs at least 3 sizes, above the keys kept and at most tokens")
         return self
 
-    def run(self, replicates: int, seed: int, place: Path | None = None) -> HeadsConverged:
+    def run(self, replicates: int, seed: int, place: Folder = None) -> HeadsConverged:
         """For each way of drawing and head: mean squares of `batch` replicates each (the last may have fewer)."""
         generator = torch.Generator().manual_seed(seed)
         found = []
@@ -240,6 +238,3 @@ class ModelConvergence(Passages):
             replicates,
             tuple(found),
         )
-
-
-KIND = ModelConvergence

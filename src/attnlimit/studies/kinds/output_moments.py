@@ -3,9 +3,7 @@ same tokens: with m of the n queries, as `measure_convergence` has them one at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -21,7 +19,7 @@ from attnlimit.sampling.reference import Power, Reference
 from attnlimit.sampling.replicates import replicate
 from attnlimit.sampling.statistic import Setup, set_up
 from attnlimit.studies.fields import Fields
-from attnlimit.studies.kind import Cell, Result, Row, table
+from attnlimit.studies.kind import Cells, Folder, Result, Row, table
 from attnlimit.studies.kinds.convergence import Measured
 from attnlimit.studies.setting import Setting
 
@@ -40,6 +38,7 @@ class Moments(Result):
     """Both curves, with a row of errors a replicate."""
 
     columns = table("replicate:int statistic:text n:int square")
+    by_replicate = STATISTICS
 
     mean: Measured
     covariance: Measured
@@ -48,14 +47,10 @@ class Moments(Result):
     def curves(self) -> tuple[Measured, Measured]:
         return self.mean, self.covariance
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         for curve in self.curves:
             for number, n, square, _ in curve.rows():
                 yield number, curve.error_of, n, square
-
-    @classmethod
-    def joined(cls, parts: Sequence[Moments]) -> Moments:
-        return cls(*(Measured.joined(curves) for curves in zip(*(one.curves for one in parts), strict=True)))
 
     def summary(self) -> dict[str, object]:
         first, told = self.mean.summary(), {}
@@ -126,7 +121,7 @@ class OutputMoments(Setting):
     def check(self) -> object:
         return self.plan()
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Moments:
+    def run(self, replicates: int, seed: int, place: Folder) -> Moments:
         plan = self.plan()
         generator = torch.Generator(plan.law.device).manual_seed(seed)
         both = Both.of(plan)
@@ -145,6 +140,3 @@ class OutputMoments(Setting):
             raise InputError("Kind output_moments has a precision of: slope.")
         units = zip(found.curves, (self.unit.mean, self.unit.covariance), strict=True)
         return max(curve.slope_half_width(level) / unit for curve, unit in units)
-
-
-KIND = OutputMoments

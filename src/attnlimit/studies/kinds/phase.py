@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, PositiveFloat
@@ -12,7 +10,7 @@ from pydantic import Field, PositiveFloat
 from attnlimit.exact import phase_diagram
 from attnlimit.exact.phase import PhaseDiagram
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Cell, Kind, Result, Row, table
+from attnlimit.studies.kind import Cells, Folder, Kind, Result, Row, table
 from attnlimit.studies.setting import Law, like
 
 
@@ -24,7 +22,7 @@ class Plane(Result):
 
     diagram: PhaseDiagram
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         found = self.diagram
         region, rms, scale = found.region, found.relative_rms.tolist(), found.scale.tolist()
         for k, kappa in enumerate(found.kappa):
@@ -56,8 +54,5 @@ class Phase(Kind):
     kappa: Annotated[list[PositiveFloat], Field(min_length=2)]
     n: Sizes
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Plane:
+    def run(self, replicates: int, seed: int, place: Folder) -> Plane:
         return Plane(phase_diagram(self.law.build(like("float64", "cpu")), self.kappa, self.n))
-
-
-KIND = Phase

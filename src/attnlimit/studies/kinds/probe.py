@@ -6,14 +6,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import NonNegativeFloat
 
-from attnlimit.studies.kind import Cell, Kind, Result, Row, table
+from attnlimit.studies.kind import Cells, Folder, Kind, Result, Row, table
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Draws(Result):
     draws: tuple[float, ...]
     by_replicate = ("draws",)
 
-    def rows(self) -> Iterator[Sequence[Cell]]:
+    def rows(self) -> Cells:
         yield from enumerate(self.draws)
 
     @property
@@ -51,7 +49,7 @@ class Probe(Kind):
     seconds: NonNegativeFloat = 0.0
     fail: Literal["no", "raise", "die"] = "no"
 
-    def run(self, replicates: int, seed: int, place: Path | None) -> Draws:
+    def run(self, replicates: int, seed: int, place: Folder) -> Draws:
         if self.seconds:
             time.sleep(self.seconds)
         if self.fail == "die":
@@ -60,6 +58,3 @@ class Probe(Kind):
             raise RuntimeError(f"a probe that fails, value {self.value:g}")
         stream = random.Random(seed)
         return Draws(self.value, tuple(stream.random() for _ in range(replicates)))
-
-
-KIND = Probe

@@ -9,9 +9,7 @@ with X_n, X_n' from the n tokens and Y, Y' from the cloud, with replacement: a l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import torch
@@ -19,10 +17,10 @@ from jaxtyping import Float, Int
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import InputError, needs
 from attnlimit.models.see.text import special_tokens, token_windows
 from attnlimit.studies.fields import Sizes
-from attnlimit.studies.kind import Cell, Row, crossed, table
+from attnlimit.studies.kind import Cells, Folder, Row, crossed, table
 from attnlimit.studies.model_fields import OfModel, OnText, digits
 
 
@@ -52,7 +50,7 @@ class Covered(OfModel):
     by_replicate = ("mean_distance", "squares", "distances")
     columns = table("draw:int n:int energy nearest")
 
-    def rows(self) -> Iterator[tuple[Cell, ...]]:
+    def rows(self) -> Cells:
         return crossed([range(len(self.squares)), self.n], self.squares, self.distances)
 
     @property
@@ -119,10 +117,8 @@ def _states(what: TokenCloud) -> Float[Tensor, "tokens d"]:
 
 
 def _picture(cloud: Tensor, perplexity: float, seed: int) -> Tensor:
-    try:
+    with needs("t-SNE needs scikit-learn", "demo"):
         from sklearn.manifold import TSNE
-    except ImportError as missing:
-        raise MissingExtra("t-SNE needs scikit-learn: pip install 'attnlimit[demo]'.") from missing
     perplexity = min(perplexity, (len(cloud) - 1) / 3)
     found = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(cloud.numpy())
     return torch.from_numpy(found)
@@ -143,7 +139,7 @@ class TokenCloud(OnText):
     draws: Annotated[int, Field(ge=5)] = 200
     perplexity: PositiveFloat = 30.0
 
-    def run(self, replicates: int, seed: int, place: Path | None = None) -> Covered:
+    def run(self, replicates: int, seed: int, place: Folder = None) -> Covered:
         """The picture, one nested subsample in it, and the coverage of all draws."""
         generator = torch.Generator().manual_seed(seed)
         states = _states(self)
@@ -171,6 +167,3 @@ class TokenCloud(OnText):
             picture=picture.double().round(decimals=2),
             order=tuple(orders[-1][: self.n[-1]].tolist()),
         )
-
-
-KIND = TokenCloud

@@ -82,6 +82,14 @@ def test_all_outcomes_one_by_one(draw, how):
     )
 
 
+@pytest.mark.parametrize("draw", [al.Different(), al.Coins()])
+def test_all_keys_have_no_error(draw):
+    tokens, head = population(7)
+    law = al.error_law(head, tokens, 7, X, E, sampling=al.Sampling(draw=draw))
+    assert (law.cdf(-1e-9), law.cdf(1e-9)) == (0.0, pytest.approx(1.0))
+    assert law.mean_abs == pytest.approx(0.0, abs=1e-12)
+
+
 @pytest.mark.parametrize("how", SAMPLINGS[:2])
 @pytest.mark.parametrize("draw", [al.Independent(), al.Different(), al.Coins()])
 def test_inversion_gives_what_all_outcomes_give(draw, how):

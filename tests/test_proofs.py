@@ -77,6 +77,22 @@ def test_one_key_alone_makes_the_error(b: float) -> None:
     assert tried
 
 
+@pytest.mark.parametrize(
+    ("H", "rho", "own"), [(0.5, 0.23, True), (0.15, 0.23, False), (1.5, 0.23, True), (1.5, 0.8, False)]
+)
+def test_the_own_keys_weight_goes_where_it_should(H: float, rho: float, own: bool) -> None:
+    """Conjecture B with n = e^{ρd}: as d doubles, and more, the mean weight of the own key rises, or falls, by five standard errors (false-alarm rate 3e-7 each). Given
+    the query x the scores of the others are N(0, H²‖x‖²)."""
+    g, found = torch.Generator().manual_seed(2), []
+    for d in (16, 36) if rho < 0.5 else (5, 11):
+        length = torch.randn(600, d, generator=g, dtype=torch.float64).square().sum(1)
+        others = torch.randn(600, round(math.exp(rho * d)), generator=g)
+        rest = (H * length.sqrt()[:, None] * others).logsumexp(1)
+        found.append(torch.sigmoid(H * length - rest))
+    change = float(found[1].mean() - found[0].mean()) * (1 if own else -1)
+    assert change > 5 * float(sum(one.var() / 600 for one in found)) ** 0.5
+
+
 SIGMA = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
 
 

@@ -136,6 +136,21 @@ def test_one_key_has_the_law_of_the_values(law, direction, cdf):
     assert found.cdf(at) == pytest.approx(cdf(value), abs=1e-6)
 
 
+@pytest.mark.parametrize(("law", "direction"), [one[:2] for one in LAWS])
+def test_seven_keys_of_every_law_against_draws(law, direction):
+    """20,000 draws, at five standard errors: 24 comparisons, false-alarm rate 1e-5 in all."""
+    count, head = 20_000, al.Head(torch.eye(law.dim, dtype=torch.float64))
+    query = 0.9 * torch.eye(law.dim, dtype=torch.float64)[0]
+    e = torch.tensor(direction, dtype=torch.float64)
+    found = al.error_law(head, law, 7, query, e)
+    tokens = law.sample(count * 7, generator=torch.Generator().manual_seed(0)).tokens.reshape(count, 7, -1)
+    weights = (tokens @ query).softmax(1)
+    errors = torch.einsum("kn,knd,d->k", weights, tokens, e) - found.limit
+    for t in (-found.rms, 0.1 * found.rms, found.rms):
+        share = found.cdf(t)
+        assert abs(float((errors <= t).double().mean()) - share) < 5 * math.sqrt(share * (1 - share) / count)
+
+
 def below_of_two(s, c, cdf, density, ends):
     """P(Γ_2 ≤ c) of two tokens in one dimension: f(z₁) + f(z₂) ≤ 0, f(z) = e^{sz}(z − c), which falls and then rises."""
 

@@ -103,7 +103,7 @@ class DrawnKeys:
             )
         gap = torch.zeros_like(y)
         if atoms.nodes is not None and bool(atoms.nodes.any()):
-            turn, spread, step = (torch.gradient(part)[0].abs() for part in (y, reach, self.log_weight))
+            turn, spread, step = (_slopes(part, atoms.parts) for part in (y, reach, self.log_weight))
             # what turns fast is left out also where neighbours' phases agree: where y turns round, and at edges
             gap = torch.where(atoms.nodes, (turn - spread).abs().maximum(y.abs() * step.max()), 0.0)
         if self.draw.repeats:
@@ -162,6 +162,14 @@ class DrawnKeys:
         always, kept_error = self.kept
         errors, order = ((found.sums[:, 1] + always * kept_error) / (found.sums[:, 0] + always)).sort()
         return errors, found.log_chance[order].exp()
+
+
+def _slopes(values: Float[Tensor, " j"], parts: tuple[int, ...] | None) -> Float[Tensor, " j"]:
+    """How far neighbours differ; those of two parts of a mixture are no neighbours."""
+    each = values.split(parts or len(values))
+    return torch.cat(
+        [torch.gradient(one)[0].abs() if len(one) > 1 else torch.zeros_like(one) for one in each]
+    )
 
 
 def _dense(nodes: Tensor | None) -> bool:

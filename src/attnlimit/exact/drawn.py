@@ -31,6 +31,8 @@ AT_ONCE = 2**20
 """Phases in memory."""
 NODES = 1e-6
 """What nodes of a density leave."""
+FALLEN = 1e-3
+"""∣χ∣ below which it has gone, and what is larger later has come back."""
 NEVER = 1e-14
 """The chance that one of n keys is among the rarest atoms, which are left out."""
 
@@ -121,8 +123,11 @@ class DrawnKeys:
         drawn = self.n if self.draw.repeats else self.n * (1 - self.n / terms.number)
         spread = math.sqrt(max(1e-300, drawn * float(mass @ (y - mass @ y).square())))
         lam = torch.arange(8.0, 2000.0, 0.5, dtype=torch.float64) / spread
+        early = lam[:200:4]
+        low = (self.draw.transform(terms, self.n, early).abs() < FALLEN).nonzero()
+        lam = lam[lam > early[low[0]]] if len(low) else lam  # what falls slowly does not come back
         one_key = torch.polar(mass.expand(len(lam), -1), lam[:, None] * y).sum(1).abs()
-        likely = lam[one_key.argsort(descending=True)[:16]]
+        likely = lam[(drawn * one_key.log() - lam.log()).argsort(descending=True)[:16]]
         size = self.draw.transform(terms, self.n, likely).abs()
         return float((math.sqrt(2 * math.pi) * size / (likely * spread)).max())
 

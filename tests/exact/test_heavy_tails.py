@@ -72,6 +72,19 @@ def test_the_stable_law_is_reached_slowly() -> None:
     assert found.limit_exists
 
 
+def test_the_mean_square_falls_more_slowly_than_the_typical_error() -> None:
+    """E‖Γ_n − Γ‖² is n^{−(α−1)} log² n, up to corrections that fall like 1/log n; the exponent 2(1 − 1/α) of the typical error's square is refused."""
+    for alpha in (1.25, 1.5, 1.75):
+        sizes = [10**8, 10**12]
+        square = al.exact_error(ONE, LAW, sizes, [[1 / alpha]]).mean_square[0].tolist()
+        log = [math.log(n) ** 2 for n in sizes]
+        change, other = (
+            square[1] / square[0] * log[0] / log[1] * 10 ** (4 * e) for e in (alpha - 1, 2 - 2 / alpha)
+        )
+        assert change == pytest.approx(1, abs=0.25)
+        assert other > 2.2
+
+
 def test_stable_median_by_sums_of_pareto_variables() -> None:
     """Of 4,000 sums of 4,000 variables with P(w > t) = t^−1.2, the share below the median is off by noise (0.04 at 5 standard
     errors) and by what 4,000 leave."""

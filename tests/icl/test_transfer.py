@@ -155,7 +155,7 @@ def test_the_long_prompt_constant_by_quadrature() -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 5, 60])
-def test_the_price_of_softmax_where_noise_outweighs_the_signal(dim: int) -> None:
+def test_the_price_of_one_head_where_noise_outweighs_the_signal(dim: int) -> None:
     task = LinearRegression(dim, ar1(dim, 0.3), vector_cov=1e-9, noise=1.0)
     price = long_prompt_constant(task) / long_prompt_constant(task, "linear")
     assert price == pytest.approx((1 + 2 / dim) ** (dim / 2 + 1), rel=1e-6)

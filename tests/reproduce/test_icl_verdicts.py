@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from attnlimit import exponents
-from attnlimit.icl import LinearRegression, ar1, tuned
+from attnlimit.icl import LinearRegression, ar1, infinite_risk, tuned
 from attnlimit.icl.training import MEASURED
 from attnlimit.rates import ErrorCurve, PowerFit
 from attnlimit.reproduce import Outcome, find
+from attnlimit.reproduce.icl import steepest
 from attnlimit.sampling import Convergence
 from attnlimit.studies.kind import Point
 from attnlimit.studies.kinds.concentration import Concentrated, Concentration
@@ -115,9 +116,25 @@ def test_risks_as_predicted_and_risks_that_are_not() -> None:
 
 def test_gaps_to_the_flow_that_vanish_and_that_do_not() -> None:
     good = regression(along(0.5), along(0.5))
-    assert [one.outcome for one in find("icl-trajectory").verdicts(good)] == [AGREES] * 3
+    assert [one.outcome for one in find("icl-trajectory").verdicts(good)] == [AGREES] * 4
     bad = regression(along(-0.3), along(0.5))
-    assert [one.outcome for one in find("icl-trajectory").verdicts(bad)] == [DIFFERS] * 3
+    assert [one.outcome for one in find("icl-trajectory").verdicts(bad)] == [DIFFERS] * 4
+    made = along(0.5)
+    apart = replace(made, arrays=made.arrays | {"parameter_gap": 5 * made.arrays["parameter_gap"]})
+    words = "for the theorem's time"
+    assert verdict_of("icl-trajectory", regression(apart, along(0.5)), words).outcome is DIFFERS
+    soon = regression(along(-2.0), along(0.5))  # the theorem's time is over before the second report
+    assert verdict_of("icl-trajectory", soon, words).outcome is CANNOT_TELL
+
+
+def test_the_steepest_slope_is_the_largest_hessian_norm() -> None:
+    g = torch.Generator().manual_seed(1)
+    weights = 0.5 * torch.randn(3, 2, 4, 4, generator=g, dtype=torch.float64)
+    norms = []
+    for one in weights:
+        found = torch.autograd.functional.hessian(lambda x: infinite_risk(TASK, x[0], x[1]), one)
+        norms.append(float(torch.linalg.matrix_norm(found.reshape(32, 32), 2)))
+    assert steepest(TASK, weights[:, 0], weights[:, 1]) == pytest.approx(max(norms), rel=1e-3)
 
 
 def gradients(exponent: Callable[[float], float], off: float = 1.0) -> list:

@@ -66,7 +66,7 @@ def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]],
         raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
     if not (H := horizon(head, law)) <= MOST_HORIZON:
         raise InputError(
-            f"The horizon is {H:.3g}, and averages over queries are computed up to {MOST_HORIZON}: above it one key takes all "
+            f"The horizon is {H:.3g}, and averages over queries are computed up to {MOST_HORIZON}: above it a few keys take all "
             "for most queries. Use a smaller A, or hardmax_error for the limit."
         )
     if head.factors.query_bias is None:

@@ -31,6 +31,8 @@ AT_ONCE = 2**20
 """Phases in memory."""
 NODES = 1e-6
 """What nodes of a density leave."""
+FALLEN = 1e-3
+"""∣χ∣ below which it has gone, and what is larger later has come back."""
 NEVER = 1e-14
 """The chance that one of n keys is among the rarest atoms, which are left out."""
 
@@ -103,7 +105,7 @@ class DrawnKeys:
             )
         gap = torch.zeros_like(y)
         if atoms.nodes is not None and bool(atoms.nodes.any()):
-            turn, spread, step = (torch.gradient(part)[0].abs() for part in (y, reach, self.log_weight))
+            turn, spread, step = (_slopes(part, atoms.parts) for part in (y, reach, self.log_weight))
             # what turns fast is left out also where neighbours' phases agree: where y turns round, and at edges
             gap = torch.where(atoms.nodes, (turn - spread).abs().maximum(y.abs() * step.max()), 0.0)
         if self.draw.repeats:
@@ -121,8 +123,11 @@ class DrawnKeys:
         drawn = self.n if self.draw.repeats else self.n * (1 - self.n / terms.number)
         spread = math.sqrt(max(1e-300, drawn * float(mass @ (y - mass @ y).square())))
         lam = torch.arange(8.0, 2000.0, 0.5, dtype=torch.float64) / spread
+        early = lam[:200:4]
+        low = (self.draw.transform(terms, self.n, early).abs() < FALLEN).nonzero()
+        lam = lam[lam > early[low[0]]] if len(low) else lam  # what falls slowly does not come back
         one_key = torch.polar(mass.expand(len(lam), -1), lam[:, None] * y).sum(1).abs()
-        likely = lam[one_key.argsort(descending=True)[:16]]
+        likely = lam[(drawn * one_key.log() - lam.log()).argsort(descending=True)[:16]]
         size = self.draw.transform(terms, self.n, likely).abs()
         return float((math.sqrt(2 * math.pi) * size / (likely * spread)).max())
 
@@ -162,6 +167,14 @@ class DrawnKeys:
         always, kept_error = self.kept
         errors, order = ((found.sums[:, 1] + always * kept_error) / (found.sums[:, 0] + always)).sort()
         return errors, found.log_chance[order].exp()
+
+
+def _slopes(values: Float[Tensor, " j"], parts: tuple[int, ...] | None) -> Float[Tensor, " j"]:
+    """How far neighbours differ; those of two parts of a mixture are no neighbours."""
+    each = values.split(parts or len(values))
+    return torch.cat(
+        [torch.gradient(one)[0].abs() if len(one) > 1 else torch.zeros_like(one) for one in each]
+    )
 
 
 def _dense(nodes: Tensor | None) -> bool:

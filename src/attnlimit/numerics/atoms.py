@@ -56,6 +56,8 @@ class Atoms(NamedTuple):
     """How values of one output spread around their atom's mean, where a law knows it."""
     nodes: Bool[Tensor, " j"] | None = None
     """Which atoms are nodes of a density, in order; None: none."""
+    parts: tuple[int, ...] | None = None
+    """How many atoms each part of a mixture has, side by side; None: it is no mixture."""
 
     def squares(self) -> Float[Tensor, "m j"]:
         """Mean square distance of the atom's values from Γ."""
@@ -123,6 +125,7 @@ def join(parts: list[Atoms], limit: Tensor) -> Atoms:
         torch.cat(
             [torch.zeros_like(p.scores[0], dtype=torch.bool) if p.nodes is None else p.nodes for p in parts]
         ),
+        tuple(size for part in parts for size in part.parts or (part.scores.shape[1],)),
     )
 
 

@@ -24,7 +24,8 @@ def outcomes(
 ) -> Outcomes | None:
     """Σ c_j each_j for all counts c with Σ c_j = total (None: any but all zero) and their probabilities exp(Σ log_ways[j, c_j] −
     log_all); None where there are too many. A key at a time; the last one's count follows from the others'."""
-    most = torch.isfinite(log_ways).sum(1) - 1
+    possible = torch.isfinite(log_ways)
+    most = (possible * torch.arange(log_ways.shape[1], device=each.device)).amax(1)
     later = most.flip(0).cumsum(0).flip(0) - most
     count = torch.zeros(1, dtype=torch.long, device=each.device)
     sums, log_chance = each.new_zeros(1, each.shape[1]), each.new_full((1,), -log_all)
@@ -38,7 +39,7 @@ def outcomes(
             row = torch.arange(len(count), device=each.device).repeat_interleave(options)
             c = torch.arange(options, device=each.device).repeat(len(count))
         after = count[row] + c
-        fits = c <= most[j]
+        fits = (c <= most[j]) & possible[j][c.clamp_max(most[j])]
         if total is not None:
             fits &= (after <= total) & (after + later[j] >= total)
         row, c = row[fits], c[fits]

@@ -9,7 +9,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from attnlimit.icl import Block, InContextTask, Training, finite_risk, long_prompt_constant, tuned
+from attnlimit.icl import (
+    Block,
+    InContextTask,
+    Training,
+    finite_risk,
+    infinite_risk,
+    long_prompt_constant,
+    tuned,
+)
 from attnlimit.icl.infinite import regression
 from attnlimit.icl.methods import MODELS, Attention
 from attnlimit.icl.training import Comparison, over_seeds, power_of_length
@@ -98,12 +106,42 @@ def trajectory_verdicts(points: Points) -> list[Verdict]:
         found.append(Verdict.at_least(claim, 0.0, *exponent(run.lengths, run.gradient_gap.mean(0))))
         gap = run.parameter_gap
         assert gap is not None  # SGD follows a flow
+        found.append(_together(run, gap, words))
         early = gap[: 1 + _arrival(run)].amax(0)
         claim = f"weights follow the infinite-prompt flow until it arrives, {words}: power of 1/L of the largest distance"
         found.append(Verdict.at_least(claim, 0.0, *exponent(run.lengths, early), note=ARRIVES))
         claim = f"beyond the theorem's time, when training ends, {words}: power of 1/L of the distance"
         found.append(Verdict.at_least(claim, 0.0, *exponent(run.lengths, gap[-1]), note=HORIZON))
     return found
+
+
+def _together(run: Training, gap: Tensor, words: str) -> Verdict:
+    """Theorem 16 with the ε_L and K of the weights until the flow arrives, at the reports from T_L/2 to T_L = log(1 + K/ε_L)/K, where its bound
+    ε_L(e^{Kt} − 1)/K is 1; before, the noise of few steps is more than that."""
+    assert run.times is not None  # SGD follows a flow
+    early = slice(1 + _arrival(run))
+    K = steepest(run.task, run.U[early], run.V[early])
+    off, t = run.gradient_gap[early].amax((0, 1)), run.times[early, None]
+    end = torch.log1p(K / off) / K
+    inside = (t > end / 2) & (t <= end)
+    claim = (
+        f"weights stay near the flow for the theorem's time, {float(end[0]):.2g} (L = {run.lengths[0]}) to {float(end[-1]):.2g} "
+        f"(L = {run.lengths[-1]}), {words}: largest distance over its bound ε(e^(Kt) − 1)/K"
+    )
+    if not bool(inside.any()):
+        return Verdict.holds(claim, "at most 1", "no report in this time", True, enough=False)
+    return Verdict.at_most(claim, 1.0, float((gap[early].amax(1) * K / (off * torch.expm1(K * t)))[inside].max()))
+
+
+def steepest(task: InContextTask, U: Tensor, V: Tensor) -> float:
+    """The largest Hessian norm of the infinite-prompt risk at these weights, by power iteration."""
+    weights = torch.stack([U, V]).double().requires_grad_()
+    (slope,) = torch.autograd.grad(infinite_risk(task, *weights).sum(), weights, create_graph=True)
+    turned = torch.randn(weights.shape, generator=torch.Generator().manual_seed(0), dtype=weights.dtype)
+    for _ in range(40):
+        size = turned.square().sum((0, -2, -1), keepdim=True).sqrt()
+        (turned,) = torch.autograd.grad(slope, weights, turned / size, retain_graph=True)
+    return float(turned.square().sum((0, -2, -1)).sqrt().max())
 
 
 def _arrival(run: Training) -> int:

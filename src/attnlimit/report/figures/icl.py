@@ -212,7 +212,7 @@ def price_figure(task: Comparison) -> Figure:
         right.axhline(
             constants[name] / constants["linear"], color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞"
         )
-    finish(right, "prompt length L", "risk over that of linear attention", "The price of softmax", log="x")
+    finish(right, "prompt length L", "risk over that of linear attention", "The price of one head", log="x")
     legend = right.get_legend()
     if legend is not None:
         legend.remove()

@@ -99,9 +99,9 @@ Flat = Float[Tensor, " k"]
 
 def infinite_predictions(
     task: InContextTask, U: Float[Tensor, "*models D D"], V: Float[Tensor, "*models D D"], prompts: Prompts
-) -> Float[Tensor, "*models B *k"]:
-    """read(V ∇Λ_w(U query)) for every model and prompt: the prompt's tokens are not used, only its law given its task
-    vector w."""
+) -> Float[Tensor, "*answers"]:
+    """read(V ∇Λ_w(U query)) for every model and prompt, shape (*models, B) or, where vectors are read, (*models, B, k): the
+    prompt's tokens are not used, only its law given its task vector w."""
     a = prompts.query @ U.mT
     return task.read(task.tilted_mean(prompts.vector, a) @ V.mT)
 

@@ -22,7 +22,7 @@ bounds: .venv/.stamp ## Try the bounds on 10^5 random instances
 	OMP_NUM_THREADS=1 BOUNDS_TIMES=8 $(BIN)/pytest -n 2 tests/bounds/test_truth.py
 
 kills: .venv/.stamp ## Kill studies, trainings, analyses and reports a thousand times, and look at what they leave
-	OMP_NUM_THREADS=1 KILLS_TIMES=40 $(BIN)/pytest -s tests/studies/test_crash.py
+	OMP_NUM_THREADS=1 KILLS_TIMES=40 KILLS_SEED=$(or $(SEED),5) $(BIN)/pytest -s tests/studies/test_crash.py
 
 wheel: ## Build the wheel, and try it alone: what `pip install attnlimit` brings is enough for the theory
 	rm -rf dist .wheel && $(PYTHON) -m venv .wheel

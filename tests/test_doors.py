@@ -48,12 +48,17 @@ def test_every_public_callable_has_a_door():
 def test_every_annotation_at_a_door_is_known():
     """A name that only type checkers know would be no check."""
     for name, one in public().items():
-        if isinstance(one, type) or name == "attnlimit.bounds.all_bounds":
+        if hasattr(one, "model_fields") or name == "attnlimit.bounds.all_bounds":
             continue
         parameters = inspect.signature(one).parameters.values()
-        checks = checks_of(parameters, vars(sys.modules[one.__module__]))
-        typed = {p.name for p in parameters if p.annotation not in ("Any", "object")}
-        assert typed <= {*checks, "options"}, name
+        homes = reversed(one.__mro__) if isinstance(one, type) else [one]
+        names = {name: value for home in homes for name, value in vars(sys.modules[home.__module__]).items()}
+        checks = checks_of(parameters, names)
+        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        typed = {
+            p.name for p in parameters if p.annotation not in ("Any", "object") and p.kind not in several
+        }
+        assert typed <= {*checks}, name
 
 
 def test_every_public_callable_is_called():
@@ -125,8 +130,10 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: al.two_query_covariance(HEAD, LAW, 4, X[0], [1e300, 1e300]), r"two_query_covariance leaves the range of floating point \(.*\): some argument is too large"),
         (lambda: al.fit_log([4, 16, 64], [5e299, 2.6e299, 1.2e299], standard_errors=[0.001] * 3), r"fit_log leaves the range of floating point \(nan\)"),
         (lambda: icl.LinearRegression(2).exact_risk(torch.eye(3).double(), 1e300 * torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
+        (lambda: icl.LinearRegression(2).exact_risk(1e300 * torch.eye(3).double(), torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
         (lambda: icl.LinearRegression(2).draw(2, 4, 0, dtype=torch.int64), "dtype must be a floating dtype of torch, got torch.int64"),
-        (lambda: al.Given(X, float("nan")), "positions must be 1 whole numbers, one a query, got nan"),
+        (lambda: al.Given(X, float("nan")), "positions must be several, each a whole number, a tensor or None, got nan"),
+        (lambda: al.Given(X, [torch.zeros(2)]), r"positions\[0\] must be a whole number, got a tensor of shape \(2,\)"),
         (lambda: al.fit_log([4, 16], [1.0, 0.5], resamples=10**12), "resamples must be a whole number of at most 999,999"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), X[0], [100], direction=X), r"direction must be one vector, or one for each query, \(2,\), got \(1, 2\)"),
         (lambda: al.mean_output_error(HEAD, LAW, 4, LAW.sample(65, generator=0).tokens), "takes at most 64 different queries, got 65: all pairs"),

@@ -46,10 +46,6 @@ Sizes = dict[str, tuple[int, str]]
 """What letters in the shapes of a call stand for, and the argument that said so."""
 
 
-RANGE = "leaves the range of floating point"
-MODERATE = "some argument is too large or too small for it; use moderate ones."
-
-
 class Check(NamedTuple):
     """take(value, name, sizes) is the value as it is meant, or NO, or raises where a part of it is wrong."""
 
@@ -117,26 +113,34 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
         for name, value in named.items():
             if name in checks:
                 named[name] = _taken(checks[name], value, name, sizes)
-        what = function.__qualname__.removesuffix(".__init__")
         try:
             found = function(*given, **named)
+            if not skip and _has_nan(found):  # methods may answer nan where they say so
+                raise ArithmeticError("nan")
         except (MemoryError, RuntimeError, ArithmeticError) as problem:
-            if isinstance(problem, AttnlimitError):
+            explained = None if isinstance(problem, AttnlimitError) else _explained(function, problem)
+            if explained is None:
                 raise
-            told = " ".join(str(problem).split())[:160] or type(problem).__name__
-            if isinstance(problem, ArithmeticError):
-                raise InputError(f"{what} {RANGE} ({told}): {MODERATE}") from problem
-            if not _of_memory(problem):
-                raise
-            raise TooLarge(
-                f"{what} needs more memory than there is ({told}): use fewer numbers at once, or a larger machine."
-            ) from problem
-        if not skip and _has_nan(found):  # methods may answer nan where they say so
-            raise InputError(f"{what} {RANGE} (nan): {MODERATE}")
+            raise explained from problem
         return found
 
     through.has_door = True  # type: ignore[attr-defined]
     return through
+
+
+def _explained(function: Any, problem: Exception) -> AttnlimitError | None:
+    """Numbers out of range and memory that ends, in words; None for all else."""
+    what = function.__qualname__.removesuffix(".__init__")
+    told = " ".join(str(problem).split())[:160] or type(problem).__name__
+    if isinstance(problem, ArithmeticError):
+        why = "some argument is too large or too small for it; use moderate ones."
+        return InputError(f"{what} leaves the range of floating point ({told}): {why}")
+    words = "can't allocate memory|not enough memory|Storage size calculation overflowed|invalid size, possible overflow"
+    if not isinstance(problem, MemoryError | torch.OutOfMemoryError) and not re.search(words, str(problem)):
+        return None
+    return TooLarge(
+        f"{what} needs more memory than there is ({told}): use fewer numbers at once, or a larger machine."
+    )
 
 
 def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
@@ -154,11 +158,6 @@ def _has_nan(found: Any) -> bool:
         for one in inside
         if isinstance(one, Tensor | float)
     )
-
-
-def _of_memory(problem: BaseException) -> bool:
-    words = "can't allocate memory|not enough memory|Storage size calculation overflowed|invalid size, possible overflow"
-    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or bool(re.search(words, str(problem)))
 
 
 def checks_of(parameters: Iterable[inspect.Parameter], names: dict[str, Any]) -> dict[str, Check]:

@@ -131,30 +131,23 @@ def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) 
     return [check(one, name) for one in values]
 
 
-def as_finite(value: object, name: str) -> float:
-    """A number that is neither infinite nor nan."""
-    number = as_number(value)
-    if number is None or not -np.inf < number < np.inf:
-        raise InputError(f"{name} must be a finite number, got {shown(value)}.")
-    return float(number)
+def real(above: float, below: float, what: str, most: float = np.inf) -> Callable[..., float]:
+    """Takes numbers between two, neither included, and up to `most`."""
+
+    def check(value: object, name: str) -> float:
+        number = as_number(value)
+        if number is None or not above < number < below:
+            raise InputError(f"{name} must be {what}, got {shown(value)}.")
+        if number > most:
+            raise InputError(f"{name} must be at most {most:g}, got {shown(value)}: its square is needed.")
+        return float(number)
+
+    return check
 
 
-def as_positive(value: object, name: str) -> float:
-    """A finite number > 0."""
-    number = as_number(value)
-    if number is None or not 0 < number < np.inf:
-        raise InputError(f"{name} must be a finite number above 0, got {shown(value)}.")
-    if number > 1e150:
-        raise InputError(f"{name} must be at most 1e150, got {shown(value)}: its square is needed.")
-    return float(number)
-
-
-def as_chance(value: object, name: str) -> float:
-    """A probability that is neither 0 nor 1."""
-    number = as_number(value)
-    if number is None or not 0 < number < 1:
-        raise InputError(f"{name} must be a probability, between 0 and 1 exclusive, got {shown(value)}.")
-    return float(number)
+as_finite = real(-np.inf, np.inf, "a finite number")
+as_positive = real(0.0, np.inf, "a finite number above 0", most=1e150)
+as_chance = real(0.0, 1.0, "a probability, between 0 and 1 exclusive")
 
 
 def as_seed(value: object, name: str = "generator") -> torch.Generator | int:

@@ -6,6 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
+
+from attnlimit.cli import app
+
+
+@pytest.fixture
+def run():
+    """A command as a person runs it, and how it must end."""
+
+    def invoke(*words: object, code: int = 0):
+        result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return invoke
 
 
 @pytest.fixture(scope="session")

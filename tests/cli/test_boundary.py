@@ -27,16 +27,6 @@ READ = ["--text", "t.txt", "--tokens", "24", "--passages", "2", "--queries", "4"
 
 
 @pytest.fixture
-def run():
-    def invoke(*words: object, code: int = 0):
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    return invoke
-
-
-@pytest.fixture
 def refused(run):
     """The one line of a command that leaves with 2."""
 
@@ -240,6 +230,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(refused, monkeypatch):
         ("curve --horizon 1 --measure sphere --scale 0", "radius must be a finite number above 0"),
         ("curve --horizon 1e160", "The horizon is"),
         ("curve --horizon 1e5", "The horizon is 1e+05, and averages over queries are computed up to 40"),
+        ("curve --horizon 1 --dim 1000000000", "--dim must be at most 10,000, got 1000000000"),
         ("phase --kappa 1e10 --n 100", "The scores of a query spread by 1e+10"),
         (
             f"curve --horizon 1 --method monte-carlo --n 10,20 --seed {2**70}",

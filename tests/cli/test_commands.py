@@ -10,22 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import attnlimit as al
-from attnlimit.cli import app
 from attnlimit.cli.common import numbers, whole_numbers
 from attnlimit.errors import InputError
-
-
-@pytest.fixture
-def run():
-    def invoke(*arguments: str, code: int = 0):
-        result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
-        assert result.exit_code == code, result.output
-        return result
-
-    return invoke
 
 
 def test_curve_json_has_the_documented_keys(run):

@@ -21,8 +21,8 @@ module = import_module("attnlimit.cli.doctor")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
 
-def run(*arguments: str):
-    result = CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "200"})
+def run(*arguments: str, columns: int = 200):
+    result = CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.output
     return result
 
@@ -120,6 +120,14 @@ def test_folders(installed):
     assert found["compiled loops (numba)"]["exists"]
     installed.setenv("HF_HUB_CACHE", str(here / "file" / "hub"))  # below a file: cannot be made
     assert "cannot be written" in run().stdout
+
+
+def test_long_paths_are_folded_and_never_cut(installed):
+    path = "/" + "x" * 150
+    installed.setenv("HF_HUB_CACHE", path)
+    shown = run(columns=80).stdout
+    assert "…" not in shown
+    assert "".join(shown.split()).count("x") >= 150
 
 
 @pytest.mark.parametrize(

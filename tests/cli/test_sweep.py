@@ -11,9 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from attnlimit.cli import app
 from attnlimit.cli.common import time_of
 from attnlimit.studies import Cost
 
@@ -30,16 +28,6 @@ replicates: 10
 chunk: 5
 """
 PROBES = "name: probes\nkind: probe\ngrid:\n  value: [1, 2, 3]\n"
-
-
-@pytest.fixture
-def run():
-    def invoke(*arguments: str, code: int = 0):
-        result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
-        assert result.exit_code == code, result.output
-        return result
-
-    return invoke
 
 
 def written(text: str, name: str = "study.yaml") -> str:

@@ -33,13 +33,21 @@ class Call:
     """Whether its answer may be infinite, as its docstring says."""
 
 
-def core() -> Iterator[Call]:
-    """Laws, heads, designs, exact errors, Monte Carlo, rates."""
-    eye = [[1.0, 0.0], [0.0, 1.0]]
-    head, law = al.Head([[0.5, 0.0], [0.0, 0.5]]), al.Gaussian(dim=2)
-    sphere, tokens = al.Sphere(2), law.sample(40, generator=0)
-    x = [[1.0, 0.5], [0.2, -0.3]]
-    n = [4, 16]
+eye = [[1.0, 0.0], [0.0, 1.0]]
+head, law = al.Head([[0.5, 0.0], [0.0, 0.5]]), al.Gaussian(dim=2)
+sphere, tokens = al.Sphere(2), law.sample(40, generator=0)
+x = [[1.0, 0.5], [0.2, -0.3]]
+n = [4, 16]
+plan = al.Sampling(draw=al.Different(), kept=al.Kept(own=True, sinks=1), weight="rest")
+basic: dict[str, Any] = {"head": head, "measure": tokens, "n": n, "queries": x}
+
+
+def fields(made: Any) -> dict[str, Any]:
+    """What a dataclass is made of."""
+    return {name: getattr(made, name) for name in made.__dataclass_fields__}
+
+
+def laws() -> Iterator[Call]:
     kinds: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
     yield Call("Ball", al.Ball, {"dim": 2, "radius": 1.0, **kinds})
     yield Call("Box", al.Box, {"dim": 2, "half_width": 1.0, **kinds})
@@ -59,6 +67,9 @@ def core() -> Iterator[Call]:
         yield Call(f"Sphere.{method}", getattr(sphere, method), {"a": x})
     yield Call("Gaussian.sample", law.sample, {"n": 4, "generator": 0})
     yield Call("Empirical.sample", tokens.sample, {"n": 4, "generator": 0})
+
+
+def heads() -> Iterator[Call]:
     yield Call("Head", al.Head, {"A": eye, "V": eye})
     yield Call(
         "Head.from_projections",
@@ -76,6 +87,12 @@ def core() -> Iterator[Call]:
     yield Call("Map.derivative_A", head(law).derivative_A, {"x": x, "E": eye})
     yield Call("Map.pushforward", head(law).pushforward, {"source": law})
     yield Call("HardmaxMap.__call__", head.hardmax(sphere).__call__, {"x": x})
+    yield Call("clt", al.clt, {"head": head, "measure": law, "x": x})
+    yield Call("stream", al.stream, {"head": head, "tokens": tokens.tokens, "queries": x, "block": 8})
+    yield Call("prefixes", lambda **given: list(al.prefixes(**given)), {"head": head, "tokens": tokens.tokens, "n": [1, 2], "queries": x, "block": 8})  # fmt: skip
+
+
+def designs() -> Iterator[Call]:
     yield Call("Kept", al.Kept, {"own": True, "sinks": 1, "window": 1, "around": 0, "top": 1})
     yield Call("Kept.without", al.Kept(own=True).without, {"place": True, "order": True})
     yield Call("Sampling", al.Sampling, {"draw": al.Different(), "kept": al.Kept(), "weight": "rest"})
@@ -85,9 +102,10 @@ def core() -> Iterator[Call]:
     for draw in (al.Independent, al.Different, al.Coins, al.Prefix, al.Block, al.Strata):
         given = {"population": 40, "n": n, "generator": torch.Generator()}
         yield Call(f"{draw.__name__}.places", draw().places, given)
-    plan = al.Sampling(draw=al.Different(), kept=al.Kept(own=True, sinks=1), weight="rest")
+
+
+def exact() -> Iterator[Call]:
     how: dict[str, Any] = {"sampling": plan, "positions": [3, 5], "binned": False}
-    basic: dict[str, Any] = {"head": head, "measure": tokens, "n": n, "queries": x}
     yield Call("exact_error of tokens", al.exact_error, {**basic, **how})
     yield Call("exact_error of a law", al.exact_error, {**basic, "measure": law})
     yield Call("error_covariance", al.error_covariance, {**basic, **how})
@@ -95,7 +113,7 @@ def core() -> Iterator[Call]:
     yield Call("error_law of tokens", al.error_law, {**one, "sampling": plan, "positions": 3})
     yield Call("error_law of a law", al.error_law, {**one, "measure": sphere})
     found = al.error_law(head, tokens, 4, x[0], x[1], sampling=plan, positions=3)
-    yield Call("ErrorLaw", al.ErrorLaw, {name: getattr(found, name) for name in found.__dataclass_fields__}, ("method",), record=True)  # fmt: skip
+    yield Call("ErrorLaw", al.ErrorLaw, fields(found), ("method",), record=True)
     for method, value in {
         "cdf": 0.1,
         "cdf_error": 0.1,
@@ -111,6 +129,9 @@ def core() -> Iterator[Call]:
     yield Call("gradient_error", al.gradient_error, {**basic, "measure": law})
     yield Call("curve", al.curve, {"head": head, "law": law, "n": n, "statistic": "rms"})
     yield Call("gaussian_maximum", al.gaussian_maximum, {"n": n})
+
+
+def hardmax_and_complexity() -> Iterator[Call]:
     of_law: dict[str, Any] = {"head": head, "law": sphere, "n": n, "queries": x}
     yield Call("hardmax_error", al.hardmax_error, of_law)
     yield Call("hardmax_gap", al.hardmax_gap, {**of_law, "kappa": [1.0, 2.0]})
@@ -140,9 +161,9 @@ def core() -> Iterator[Call]:
         al.sample_complexity,
         {"head": al.Head(eye, [[1.0, 0.0]]), **sure, "sampling": plan, "positions": [3]},
     )
-    yield Call("clt", al.clt, {"head": head, "measure": law, "x": x})
-    yield Call("stream", al.stream, {"head": head, "tokens": tokens.tokens, "queries": x, "block": 8})
-    yield Call("prefixes", lambda **given: list(al.prefixes(**given)), {"head": head, "tokens": tokens.tokens, "n": [1, 2], "queries": x, "block": 8})  # fmt: skip
+
+
+def rates() -> Iterator[Call]:
     yield Call("horizon", al.horizon, {"head": head, "law": law, "kind": "two-sided", "queries": law})
     yield Call("rates", al.rates, {"head": head, "law": law, "queries": law})
     yield Call("exponents", al.exponents, {"H": 0.5}, infinite=True)
@@ -168,6 +189,9 @@ def core() -> Iterator[Call]:
     yield Call("ErrorCurve.keys_at", curve.keys_at, {"n": 4})
     yield Call("ErrorCurve.least", curve.least, {"error": 0.5})
     yield Call("ErrorCurve.from_dict", al.ErrorCurve.from_dict, {"record": curve.to_dict()})
+
+
+def monte_carlo() -> Iterator[Call]:
     square = torch.ones(2, 2, dtype=torch.float64)
     yield Call("ExactError", al.ExactError, {"n": (1, 2), "mean_square": square, "bias_square": square, "limit_square": square[0], "method": "exact", "bin_error": 0.1}, ("method",), record=True)  # fmt: skip
     yield Call("Convergence", al.Convergence, {"n": (1, 2), "statistic": "map", "squares": square, "norms": square, "how": "so", "reference": "law", "agreed": None}, ("statistic", "how", "reference"), record=True)  # fmt: skip
@@ -214,11 +238,12 @@ def of_bounds() -> Iterator[Call]:
     yield Call("bounds.Bound", bounds.Bound, {"name": "b", "value": torch.ones(2), "kind": "k", "formula": "f", "hypotheses": ("h",), "inputs": {"n": 2}, "confidence": 0.9, "constant": torch.ones(2), "exponent": 0.5}, ("name", "kind", "formula", "inputs", "hypotheses"), record=True)  # fmt: skip
 
 
-def of_icl() -> Iterator[Call]:
-    """Tasks, flows, training."""
-    eye, x = torch.eye(2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
-    task, block = icl.LinearRegression(2), icl.Block(eye, 1.0)
-    full = block.embed()
+two, three = torch.eye(2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+task, block = icl.LinearRegression(2), icl.Block(two, 1.0)
+full = block.embed()
+
+
+def tasks() -> Iterator[Call]:
     yield Call("icl.LinearRegression", icl.LinearRegression, {"dim": 2, "cov": [1.0, 2.0], "noise": 0.1, "vector_cov": 1.0, "query_cov": 1.0})  # fmt: skip
     yield Call(
         "icl.Classification",
@@ -227,9 +252,9 @@ def of_icl() -> Iterator[Call]:
     )
     yield Call("icl.MixtureDenoising", icl.MixtureDenoising, {"dim": 2, "components": 2, "radius": 1.0, "spread": 0.01, "noise": 0.1})  # fmt: skip
     yield Call("icl.ar1", icl.ar1, {"dim": 2, "rho": 0.5})
-    yield Call("icl.Block", icl.Block, {"A": eye, "b": 1.0}, record=True)
-    yield Call("icl.Weights", icl.Weights, {"U": eye, "V": eye})
-    yield Call("icl.Prompts", icl.Prompts, {"tokens": torch.zeros(3, 4, 2), "query": x.float(), "target": x[:, 0].float(), "vector": x.float()}, record=True)  # fmt: skip
+    yield Call("icl.Block", icl.Block, {"A": two, "b": 1.0}, record=True)
+    yield Call("icl.Weights", icl.Weights, {"U": two, "V": two})
+    yield Call("icl.Prompts", icl.Prompts, {"tokens": torch.zeros(3, 4, 2), "query": three.float(), "target": three[:, 0].float(), "vector": three.float()}, record=True)  # fmt: skip
     yield Call(
         "icl.Floor", icl.Floor, {"value": 0.1, "standard_error": 0.1, "kind": "bayes"}, ("kind",), record=True
     )
@@ -239,8 +264,11 @@ def of_icl() -> Iterator[Call]:
         {"batch": 2, "length": 4, "generator": 0, "dtype": torch.float64},
     )
     yield Call("icl.LinearRegression.floor", task.floor, {"length": 8})
-    yield Call("icl.LinearRegression.prompt_law", task.prompt_law, {"vector": x[0]})
+    yield Call("icl.LinearRegression.prompt_law", task.prompt_law, {"vector": three[0]})
     yield Call("icl.LinearRegression.exact_risk", task.exact_risk, {"U": full.U, "V": full.V})
+
+
+def risks_and_flows() -> Iterator[Call]:
     yield Call("icl.balanced", icl.balanced, {"task": task, "scale": 0.1, "generator": 0})
     yield Call("icl.endpoint", icl.endpoint, {"task": task, "conserved": 0.0})
     yield Call("icl.stationary_points", icl.stationary_points, {"task": task, "conserved": 0.0})
@@ -254,11 +282,14 @@ def of_icl() -> Iterator[Call]:
     yield Call(
         "icl.finite_risk of a block", icl.finite_risk, {"task": task, "theta": block, "lengths": [4, 8]}
     )
-    yield Call("icl.FiniteRisk", icl.FiniteRisk, {"lengths": (1, 2), "risk": x[:2, 0], "standard_error": x[:2, 0], "method": "m"}, ("method",), record=True)  # fmt: skip
+    yield Call("icl.FiniteRisk", icl.FiniteRisk, {"lengths": (1, 2), "risk": three[:2, 0], "standard_error": three[:2, 0], "method": "m"}, ("method",), record=True)  # fmt: skip
     yield Call("icl.flow", icl.flow, {"task": task, "theta0": block, "times": [0.0, 1.0], "gradient_norm": 1e-3, "rtol": 1e-6, "atol": 1e-8, "solver": "LSODA"})  # fmt: skip
     yield Call("icl.descend", icl.descend, {"task": task, "theta0": block, "step_size": 0.1, "steps": 4, "record_every": 2})  # fmt: skip
     yield Call("icl.transfer", icl.transfer, {"task": task, "length": 64, "rel_error": 0.1, "theta0": block, "generator": 0})  # fmt: skip
     yield Call("icl.Transfer.at", icl.transfer(task, 64).at, {"length": 32})
+
+
+def trainings() -> Iterator[Call]:
     fast = icl.Optimizer(steps=4, batch=4)
     yield Call("icl.Optimizer", icl.Optimizer, {"kind": "sgd", "lr": 0.1, "schedule": "cosine", "variance_reduction": "control", "batch": 4, "steps": 4, "dtype": "float32", "device": "cpu"})  # fmt: skip
     yield Call("icl.Optimizer.rate", fast.rate, {"number": 2})
@@ -274,13 +305,16 @@ def of_icl() -> Iterator[Call]:
     yield Call(
         "icl.Training",
         icl.Training,
-        {name: getattr(done, name) for name in done.__dataclass_fields__},
+        fields(done),
         record=True,
     )
+
+
+def icl_results() -> Iterator[Call]:
     path = icl.descend(task, block, step_size=0.1, steps=4)
-    yield Call("icl.WeightPath", icl.WeightPath, {name: getattr(path, name) for name in path.__dataclass_fields__}, ("form", "method", "stopped"), record=True)  # fmt: skip
+    yield Call("icl.WeightPath", icl.WeightPath, fields(path), ("form", "method", "stopped"), record=True)  # fmt: skip
     moved = icl.transfer(task, 64)
-    yield Call("icl.Transfer", icl.Transfer, {name: getattr(moved, name) for name in moved.__dataclass_fields__}, ("floor_kind",), record=True)  # fmt: skip
+    yield Call("icl.Transfer", icl.Transfer, fields(moved), ("floor_kind",), record=True)  # fmt: skip
     yield Call("icl.TrainedCheck", icl.TrainedCheck, {"length": 4, "transferred": 0.1, "trained": (0.1,), "gap": 0.1, "gap_error": 0.1, "rel_error": 0.1, "method": ""}, ("method",), record=True)  # fmt: skip
     yield Call("icl.Loss", icl.Loss, {"kind": "squared", "target": lambda x: x})
     yield Call("icl.Trials", icl.Trials, {"replicates": 2, "queries": 4, "query_law": None})
@@ -288,7 +322,7 @@ def of_icl() -> Iterator[Call]:
     yield Call("icl.concentration", icl.concentration, given)
     seen = icl.concentration(**given)
     yield Call("icl.Concentration.fit", seen.fit, {"name": "output", "statistic": "rms", "from_length": 1})
-    yield Call("icl.Concentration", icl.Concentration, {name: getattr(seen, name) for name in seen.__dataclass_fields__}, ("prompt_law", "query_law"), record=True)  # fmt: skip
+    yield Call("icl.Concentration", icl.Concentration, fields(seen), ("prompt_law", "query_law"), record=True)  # fmt: skip
 
 
 def of_studies() -> Iterator[Call]:
@@ -325,16 +359,16 @@ def of_studies() -> Iterator[Call]:
     yield Call("studies.Dask", studies.Dask, {"client": None}, refused=True)
     with studies.open_run("run") as run:
         state = run.state
-    yield Call("studies.State", studies.State, {name: getattr(state, name) for name in state.__dataclass_fields__}, record=True)  # fmt: skip
+    yield Call("studies.State", studies.State, fields(state), record=True)  # fmt: skip
     yield Call("studies.Stop", studies.Stop, {})
     yield Call("studies.Progress", studies.Progress, {"done": 1, "total": 2, "failed": 0})
     yield Call("studies.Finished", studies.Finished, finished._asdict())
     made = studies.estimate(study, 1)
-    yield Call("studies.Cost", studies.Cost, {name: getattr(made, name) for name in made.__dataclass_fields__}, ("calibration",), record=True)  # fmt: skip
+    yield Call("studies.Cost", studies.Cost, fields(made), ("calibration",), record=True)  # fmt: skip
     yield Call(
         "studies.Findings",
         studies.Findings,
-        {name: getattr(found, name) for name in found.__dataclass_fields__},
+        fields(found),
     )
 
 
@@ -384,7 +418,7 @@ def of_models() -> Iterator[Call]:
     yield Call("Run.budgets by keys", run.budgets, {"keys": 0.5})
     yield Call("Run.budgets by total", run.budgets, {"total": 600})
     budgets = run.budgets(keys=0.5)
-    yield Call("Budgets", al.Budgets, {name: getattr(budgets, name) for name in budgets.__dataclass_fields__})
+    yield Call("Budgets", al.Budgets, fields(budgets))
     yield Call("Budgets.from_dict", al.Budgets.from_dict, {"given": budgets.to_dict()})
     yield Call("Budgets.save", budgets.save, {"path": "b.json"})
     budgets.save("b.json")
@@ -404,17 +438,22 @@ def of_models() -> Iterator[Call]:
     run.save(Path("analysed"))
     yield Call("write_report", al.write_report, {"folder": "analysed", "file": None})
     allowed = al.Allowed()
-    yield Call("Allowed", al.Allowed, {name: getattr(allowed, name) for name in allowed.__dataclass_fields__}, record=True)  # fmt: skip
-    yield Call("Trial", al.Trial, {name: getattr(Trial(), name) for name in Trial().__dataclass_fields__}, record=True)  # fmt: skip
-    yield Call("Run", al.Run, {name: getattr(run, name) for name in run.__dataclass_fields__}, record=True)  # fmt: skip
+    yield Call("Allowed", al.Allowed, fields(allowed), record=True)  # fmt: skip
+    yield Call("Trial", al.Trial, fields(Trial()), record=True)  # fmt: skip
+    yield Call("Run", al.Run, fields(run), record=True)  # fmt: skip
     yield Call("verify", al.verify, {"loaded": loaded, "budgets": budgets, "texts": texts, "windows": 1, "trial": Trial(), "allowed": None, "needles": (), "progress": None})  # fmt: skip
     yield Call("compare", al.compare, {"loaded": loaded, "run": run, "texts": texts, "keys": [0.5], "windows": 1, "seeds": (0,), "level": 0.9, "progress": None})  # fmt: skip
 
 
 ROOMS: dict[str, Callable[[], Iterator[Call]]] = {
-    "core": core,
+    "core": lambda: _all(laws, heads, designs, exact, hardmax_and_complexity, rates, monte_carlo),
     "bounds": of_bounds,
-    "icl": of_icl,
+    "icl": lambda: _all(tasks, risks_and_flows, trainings, icl_results),
     "studies": of_studies,
     "models": of_models,
 }
+
+
+def _all(*parts: Callable[[], Iterator[Call]]) -> Iterator[Call]:
+    for part in parts:
+        yield from part()

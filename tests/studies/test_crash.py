@@ -21,7 +21,7 @@ from attnlimit.files.tensors import read_tensors, write_tensors
 from attnlimit.icl import Evaluation, LinearRegression, Optimizer, Saving, train
 from attnlimit.studies import run_study, study_from
 
-TIMES = int(os.environ.get("KILLS_TIMES", "1"))
+TIMES, SEED = int(os.environ.get("KILLS_TIMES", "1")), int(os.environ.get("KILLS_SEED", "5"))
 TASKS = 60
 Say = Callable[[int], None]
 
@@ -173,7 +173,7 @@ def killed(process: Any, heard: Any, moments: random.Random) -> tuple[bool, int]
 
 @pytest.mark.parametrize("name", WORKS)
 def test_killed_at_random_moments(name, tmp_path, forked):
-    work, moments = WORKS[name], random.Random(5)
+    work, moments = WORKS[name], random.Random(SEED)
     LOADED[:] = [loaded()] if name in ("analysis", "report") else []
 
     def started(folder: Path) -> tuple[Any, Any]:

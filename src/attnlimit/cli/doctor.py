@@ -53,6 +53,8 @@ def doctor(as_json: AsJson = False) -> None:
     ]
     for part, lines in rows.items():
         grid = Table(title=part, title_justify="left", box=None, show_header=False, title_style="bold")
+        for _ in max(lines, key=len, default=()):
+            grid.add_column(overflow="fold")
         for cells in lines:
             grid.add_row(*cells)
         out.print(grid)

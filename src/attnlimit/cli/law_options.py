@@ -17,6 +17,7 @@ from attnlimit.errors import InputError
 MeasureName = Annotated[
     str, typer.Option("--measure", help="Token law: ball, box, gaussian, laplace, rademacher or sphere.")
 ]
+MOST_DIM = 10_000
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
 Cov = Annotated[
     str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
@@ -35,6 +36,8 @@ def law_of(measure: MeasureName, dim: Dim, cov: Cov = None, scale: Scale = 1.0) 
     """The token law that the options describe."""
     import torch
 
+    if dim > MOST_DIM:
+        raise InputError(f"--dim must be at most {MOST_DIM:,}, got {dim}: heads are matrices of that size.")
     laws = sized_laws()
     if measure not in laws:
         raise InputError(f"--measure must be one of {', '.join(laws)}; got {measure!r}.")

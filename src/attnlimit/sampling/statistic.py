@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -41,7 +42,7 @@ class Given:
     """These queries, (m, d), and where they stand among the keys of a population, if that matters."""
 
     x: Array
-    positions: Array | None = None
+    positions: Sequence[int] | Tensor | None = None
 
     def __post_init__(self) -> None:
         x = as_float(self.x, "queries")

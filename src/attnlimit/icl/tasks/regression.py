@@ -125,7 +125,7 @@ class LinearRegression(InContextTask):
         linear = ((query @ M @ P) * M).sum((-2, -1))
         quadratic = 2 * (product @ product).trace() * v2.square() * ((u2 @ query) * u2).sum(-1)
         risk = (constant + linear + quadratic) / 2
-        if bool(risk.isnan().any()):
+        if not bool(risk.isfinite().all()):
             raise InputError("The risk leaves the range of floating point: U or V is too large.")
         return risk
 

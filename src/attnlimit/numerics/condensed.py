@@ -63,7 +63,7 @@ class Condensed(NamedTuple):
     def loads(self, tau: Float[Tensor, "m t"]) -> Float[Tensor, "#m t j"]:
         """t w, up to where e^{−tw} is nothing; one for all queries where they are alike."""
         rows = slice(1 if self.alike else None)
-        return (tau[rows, :, None] + self.scores[rows, None, :]).clamp_max(HEAVY).exp()
+        return (tau[rows, :, None] + self.scores[rows, None, :]).clamp_max_(HEAVY).exp_()
 
     def reach(self, n_max: int) -> tuple[Tensor, Tensor, Tensor]:
         """log(n_max E w), the heaviest score and the lightest."""

@@ -55,14 +55,13 @@ class Transforms:
         self, n: Float[Tensor, "#m k"], kept_scale: Float[Tensor, "#m k"] | None = None
     ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
         """E‖Γ_n − Γ‖² and E Γ_n − Γ for each n. `kept_scale` divides the kept weights (importance weighting)."""
-        log_phi, g = self.log_phi[..., None], self.first
-        n = n[:, None, :]
-        plain = torch.linalg.vector_norm(g, dim=-1).square()[..., None]
-        two = torch.exp((n - 2).clamp_min(0) * log_phi)
-        one = torch.where(n == 1, 1.0, two * log_phi.exp())
-        square, slope = n * (n - 1) * (two * plain) + n * (one * self.second[..., None]), n * one
+        two = torch.exp(self.log_phi[..., None] * (n - 2).clamp_min(0)[:, None, :])
+        size = torch.linalg.vector_norm(self.first, dim=-1).square()
         if self.kept is None:
-            return self.step * square.sum(1), self.step * (slope.mT @ g)
+            return self._of_drawn(n, two, size)
+        log_phi, g, n = self.log_phi[..., None], self.first, n[:, None, :]
+        one = torch.where(n == 1, 1.0, two * log_phi.exp())
+        square, slope = n * (n - 1) * two * size[..., None] + n * one * self.second[..., None], n * one
         scale = torch.ones_like(n) if kept_scale is None else kept_scale[:, None, :]
         log_weight = self.tau[..., None] + self.kept.log_weight[:, None, None] - scale.log()
         y = log_weight.clamp_max(HEAVY).exp()  # t W_S, per n
@@ -70,9 +69,21 @@ class Transforms:
         error = self.kept.mean_error[:, None, :]
         cross = (error * g).sum(-1)[..., None]
         full = torch.exp(n * log_phi)
-        square = square + full * y.square() * error.square().sum(-1, keepdim=True) + 2 * n * one * y * cross
-        bias = torch.einsum("mtk,mtp->mkp", damp * slope, g) + (damp * full * y).sum(1)[..., None] * error
+        square = square + full * y.square() * error.square().sum(-1, keepdim=True) + 2 * slope * y * cross
+        bias = (damp * slope).mT @ g + (damp * full * y).sum(1)[..., None] * error
         return self.step * (damp * square).sum(1), self.step * bias
+
+    def _of_drawn(
+        self, n: Tensor, two: Float[Tensor, "m t k"], size: Float[Tensor, "m t"]
+    ) -> tuple[Tensor, Tensor]:
+        """Nothing kept: sums over t of φ^{n−2} times what all n share, as products of matrices."""
+        phi = self.log_phi.exp()[..., None]
+        shared = torch.cat([size[..., None], phi * self.second[..., None], phi * self.first], -1)
+        pairs, own, slope = (two.mT @ shared).split([1, 1, self.first.shape[-1]], -1)
+        alone = n[..., None] == 1  # φ^{n−1} is 1
+        own = torch.where(alone, self.second.sum(1)[:, None, None], own)[..., 0]
+        slope = torch.where(alone, self.first.sum(1)[:, None], slope)
+        return self.step * n * ((n - 1) * pairs[..., 0] + own), self.step * n[..., None] * slope
 
 
 def transforms(

@@ -45,7 +45,7 @@ def run(quick: bool) -> dict[str, object]:
         "gradients": gradients,
         "all": partial(analysis, 2),
     }
-    times = compare(calls, base="forward", rounds=1 if quick else 2, warm=True)
+    times = compare(calls, base="forward", rounds=2, warm=True)
     heads, answer, whole = (times[name] for name in ("heads", "gradients", "all"))
     return {
         "setting": f"SmolLM2-135M, 270 heads, {tokens:,} tokens, {QUERIES} queries ({3 * QUERIES} for the answer)",

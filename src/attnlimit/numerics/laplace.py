@@ -117,20 +117,21 @@ def _by_blocks(tau: Float[Tensor, "m t"], atoms: Atoms | Condensed) -> list[Sums
 
 def _alike(tau: Float[Tensor, "m t"], keys: Condensed) -> Sums:
     """Products of one matrix (τ × keys) for all queries with their (keys × values), a stretch of τ at a time."""
-    parts = []
-    for some in tau.split(TAU_AT_ONCE, 1):
-        seen = int((some[0, 0] + keys.scores[0] < math.log(SPENT)).sum())
+    share = 1 / keys.number.sum(1, keepdim=True)
+    shrink, second, first = torch.empty_like(tau), torch.empty_like(tau), tau.new_empty(*tau.shape, keys.dim)
+    for start in range(0, tau.shape[1], TAU_AT_ONCE):
+        here = slice(start, start + TAU_AT_ONCE)
+        seen = int((tau[0, start] + keys.scores[0] < math.log(SPENT)).sum())
         few = keys.lightest(seen)
-        y = few.loads(some)
-        shrink = torch.expm1(-y)
-        pull = (shrink + 1.0) * y
-        # what is lost is far below what heavier keys add; processors are slow with such small numbers
+        y = few.loads(tau[:, here])
+        less = torch.expm1(-y)
+        pull = (less + 1.0).mul_(y)
+        # what is left out is far below what heavier keys add, and processors are slow with such small numbers
         pulled = pull.to(keys.vector).masked_fill_(pull < 1e-30, 0.0)
-        lost = summed(shrink, few.number) - keys.number[:, seen:].sum(1, keepdim=True)
-        parts.append((lost, pulled @ few.vector, summed(pull.mul_(y), few.square)))
-    number = keys.number.sum(1, keepdim=True)
-    shrink, first, second = (torch.cat(each, 1) for each in zip(*parts, strict=True))
-    return shrink / number, first.double() / number[..., None], second / number
+        shrink[:, here] = summed(less, few.number) - keys.number[:, seen:].sum(1, keepdim=True)
+        first[:, here] = pulled @ few.vector
+        second[:, here] = summed(pull.mul_(y), few.square)
+    return shrink.mul_(share), first.mul_(share[..., None]), second.mul_(share)
 
 
 def _numbers(atoms: Atoms | Condensed) -> tuple[Condensed, Float[Tensor, "m 1"]]:

@@ -32,14 +32,16 @@ class Ratio:
         }
 
 
-def compare(calls: dict[str, Callable[[], object]], base: str, rounds: int) -> dict[str, Ratio]:
-    """For each call but `base` its time over that of `base`, in each of `rounds` rounds.
+def compare(
+    calls: dict[str, Callable[[], object]], base: str, rounds: int, *, warm: bool = False
+) -> dict[str, Ratio]:
+    """For each call but `base` its time over that of `base`, in each of `rounds` rounds; `warm`: all have been called before.
 
     Every round times every call once, each in its turn first, so that drift and bursts of other work fall on all.
     """
     names = list(calls)
-    for call in calls.values():
-        call()  # warm up
+    for call in () if warm else calls.values():
+        call()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         first = turn % len(names)

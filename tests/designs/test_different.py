@@ -116,7 +116,7 @@ def test_some_equal_heavy_keys_among_light_ones(heavy, light):
     values = torch.cat([torch.ones(heavy), torch.linspace(-1, 1, light)]).double()[:, None]
     n = torch.tensor([1, 20, 49, 60, 100, heavy + light - 20, heavy + light - 1])
     found = squares(scores[None], values, n.clamp_max(heavy + light - 1))[0]
-    atoms, own = Seen(scores[None], values).atoms(None, binned=False)
+    atoms, own = Seen(scores[None], values).atoms(None)
     rest = Rest(atoms, own, torch.tensor([[float(heavy + light)]]).double())
     sizes = n.clamp_max(heavy + light - 1).double()[None]
     expected = different._few(rest)(sizes, torch.ones_like(sizes))[0][0]

@@ -18,6 +18,7 @@ from attnlimit.designs import Coins, Different, Independent, Sampling
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import prepare_seen
+from attnlimit.numerics import binning, condensed
 
 F64 = {"dtype": torch.float64}
 SIZES = [1, 2, 10, 100, 10**3, 10**4, 10**6, 10**9]
@@ -304,6 +305,24 @@ def test_kept_sets_with_bins():
             for bins in (True, False)
         )
         assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 5e-3
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["numba", "torch"])
+@pytest.mark.parametrize("kept", [Kept(), Kept(sinks=2, top=4)], ids=["none kept", "some kept"])
+def test_different_keys_with_bins_up_to_the_last_ones(fast, kept, monkeypatch):
+    """Also of a head that looks at one key, where most keys are drawn: log(1 − p + p e^{−tw}) is then least smooth."""
+    if fast:
+        pytest.importorskip("numba")
+    for module in () if fast else (binning, condensed):
+        monkeypatch.setattr(module, "has_numba", lambda: False)
+    g = torch.Generator().manual_seed(1)
+    scores = torch.tensor([[1.0], [4.0], [4.0]]) * torch.randn(3, 300, generator=g)
+    scores[2, 7] = scores.max() + 6
+    seen = Seen(scores, torch.randn(300, 6, generator=g))
+    n = torch.tensor([[1.0, 30.0, 150.0, 240.0, 288.0]], **F64)
+    plan = Sampling(draw=Different(), kept=kept, weight="rest" if kept else "plain")
+    binned, every = (prepare_seen(seen, 288, plan, binned=bins).moments(n)[0] for bins in (True, False))
+    assert (binned / every - 1).abs().max().item() < 4e-3
 
 
 def test_hidden_keys_and_a_sink_from_scores():

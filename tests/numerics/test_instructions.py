@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 numba = pytest.importorskip("numba")
-from attnlimit.numerics.instructions import LANES, raise_to, reach, reaching, tile_scores  # noqa: E402
+from attnlimit.numerics.instructions import LANES, add_row, raise_to, reach, reaching, tile_scores  # noqa: E402
 
 
 @numba.njit
@@ -64,3 +64,19 @@ def test_scores_of_a_tile(d):
     assert most == scores[LANES : 2 * LANES].max()
     assert not scores[:LANES].any()
     assert not scores[2 * LANES :].any()
+
+
+@numba.njit
+def _added(total, k, rows, j, factor):
+    add_row(total, k, rows, j, factor)
+
+
+@pytest.mark.parametrize("d", [1, 7, 16, 33, 64])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_row_is_added_to_another(d, kind):
+    rng = np.random.default_rng(d)
+    total, rows = rng.normal(size=(3, d)).astype(kind), rng.normal(size=(4, d)).astype(kind)
+    expected = total.copy()
+    expected[2] += kind(0.7) * rows[1]
+    _added(total, 2, rows, 1, kind(0.7))
+    np.testing.assert_allclose(total, expected, rtol=1e-6 if kind == np.float32 else 1e-14)

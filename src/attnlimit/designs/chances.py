@@ -12,7 +12,8 @@ from torch import Tensor
 from attnlimit.designs.draw import Draw, Moments, Rest, uniform
 from attnlimit.errors import InputError
 from attnlimit.inputs import Count, Rising
-from attnlimit.numerics.laplace import HEAVY, tau_grid
+from attnlimit.numerics.atoms import HEAVY
+from attnlimit.numerics.laplace import tau_grid
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from attnlimit.designs.draw import (
     uniform,
 )
 from attnlimit.inputs import Count, Rising
-from attnlimit.numerics.atoms import KeptSet
+from attnlimit.numerics.atoms import HEAVY, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.condensed import Condensed, condensed
-from attnlimit.numerics.laplace import HEAVY, tau_grid
+from attnlimit.numerics.condensed import Condensed, condensed, summed
+from attnlimit.numerics.laplace import tau_grid
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,15 @@ class CoinSums(NamedTuple):
 
 
 def coin_sums(
-    tau: Float[Tensor, "m t"], atoms: Condensed, p: Float[Tensor, "m k"], kept: KeptSet | None = None
+    tau: Float[Tensor, "m t"], atoms: Condensed, p: Float[Tensor, "#m k"], kept: KeptSet | None = None
 ) -> CoinSums:
     """τ from where all keys together, p times, weigh e^{−9} (with kept ones e^{−16}: their mean error does not vanish at t = 0) to
     where Φ ≤ e^{−p Σ(1 − e^{−tw})} is e^{−60}; e^{−5}, e^{−8} and e^{−24} for keys that are binned."""
-    y = (tau[..., None] + atoms.scores[:, None, :]).clamp_max(HEAVY).exp()
+    y = atoms.loads(tau)
+    if len(p) == 1 < len(tau):
+        p = p.expand(len(tau), -1)
+    elif len(y) < len(p):
+        y = y.expand(len(p), -1, -1)
     there, precise = atoms.scores.masked_fill(atoms.number == 0, -torch.inf), atoms.precision
     total = (p * (there.exp() * atoms.number).sum(1, keepdim=True)).clamp_min(1e-300).log()
     if kept is None:
@@ -122,50 +126,55 @@ def coin_sums(
     step = float(tau[0, 1] - tau[0, 0])
     early = torch.maximum(total, there.amax(1, keepdim=True) + precise.alone)
     first = ((-early - tau[:, :1]) / step).floor()
-    last = (-(torch.expm1(-y) @ atoms.number[..., None]) * p[:, None, :] <= precise.fade).sum(1)
+    last = (-summed(torch.expm1(-y), atoms.number)[..., None] * p[:, None, :] <= precise.fade).sum(1)
+    if len(y) < len(tau):
+        first, last, p = first.amin(0, keepdim=True), last.amax(0, keepdim=True), p[:1]
     length = min(tau.shape[1], int((last - first).max()) + 1)
     first = first.clamp(0, tau.shape[1] - length).long()
-    chances = _compiled if has_numba() and tau.device.type == "cpu" else _plain
-    stretch = first[..., None] + torch.arange(length, device=tau.device)  # (m, k, t)
-    q, pulled, noise = chances(y, stretch, p, atoms.square)
-    here = tau.gather(1, stretch.flatten(1)).reshape(stretch.shape)
-    drift = (pulled.to(atoms.vector).flatten(1, 2) @ atoms.vector).unflatten(1, stretch.shape[1:])
-    log_phi = (q.log_().flatten(1, 2) @ atoms.number[..., None]).reshape(stretch.shape)
-    return CoinSums(here, log_phi, noise, drift)
+    chances = _compiled if has_numba() and tau.device.type == "cpu" and len(y) > 1 else _plain
+    stretch = first[..., None] + torch.arange(length, device=tau.device)  # (m or 1, k, t)
+    q, pulled, noisy = (table.flatten(1, 2) for table in chances(y, stretch, p))
+    here = tau.gather(1, stretch.flatten(1).expand(len(tau), -1))
+    sums = (
+        here,
+        summed(q.log_(), atoms.number),
+        summed(noisy, atoms.square),
+        pulled.to(atoms.vector) @ atoms.vector,
+    )
+    return CoinSums(*(one.unflatten(1, stretch.shape[1:]) for one in sums))
 
 
-def _compiled(y: Tensor, stretch: Tensor, p: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q and r y of each key, and the noise."""
-    q, pulled = (torch.empty(*stretch.shape, y.shape[2], dtype=torch.float64) for _ in range(2))
-    noise = torch.empty(stretch.shape, dtype=torch.float64)
-    inputs = (part.contiguous() for part in (y, (-y).exp(), stretch[..., 0], p, square))
-    run_compiled(_accumulate, len(y), *inputs, q, pulled, noise)
-    return q, pulled, noise
+def _compiled(y: Tensor, stretch: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, r y and (r − r²) y² of each key."""
+    tables = [torch.empty(*stretch.shape, y.shape[2], dtype=torch.float64) for _ in range(3)]
+    inputs = (part.contiguous() for part in (y, (-y).exp(), stretch[..., 0], p))
+    run_compiled(_accumulate, len(y), *inputs, *tables)
+    return tables[0], tables[1], tables[2]
 
 
 def _accumulate(
-    start: int, stop: int, y: Any, seen: Any, first: Any, p: Any, square: Any, q: Any, pulled: Any, noise: Any
+    start: int, stop: int, y: Any, seen: Any, first: Any, p: Any, q: Any, pulled: Any, noisy: Any
 ) -> None:
     keys = y.shape[2]
     for i in range(start, stop):
         for k in range(p.shape[1]):
             chance = p[i, k]
-            for t in range(noise.shape[2]):
+            for t in range(q.shape[2]):
                 at, own = y[i, first[i, k] + t], seen[i, first[i, k] + t]
-                left, pull, spread = q[i, k, t], pulled[i, k, t], 0.0
+                left, pull, noise = q[i, k, t], pulled[i, k, t], noisy[i, k, t]
                 for j in range(keys):
                     drawn = chance * own[j]
                     left[j] = 1.0 - chance + drawn
                     r = drawn / left[j]
                     pull[j] = r * at[j]
-                    spread += square[i, j] * (1.0 - r) * at[j] * pull[j]
-                noise[i, k, t] = spread
+                    noise[j] = (1.0 - r) * at[j] * pull[j]
 
 
-def _plain(y: Tensor, stretch: Tensor, p: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _plain(y: Tensor, stretch: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same in torch."""
     y = y.gather(1, stretch.flatten(1)[..., None].expand(-1, -1, y.shape[2])).unflatten(1, stretch.shape[1:])
     drawn = p[..., None, None] * (-y).exp()
     q = 1 - p[..., None, None] + drawn
     r = drawn / q
-    return q, r * y, ((1 - r) * r * y.square() @ square[:, None, :, None])[..., 0]
+    pulled = r * y
+    return q, pulled, (1 - r) * y * pulled

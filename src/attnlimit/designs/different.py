@@ -34,14 +34,16 @@ from torch import Tensor
 from attnlimit.designs.coins import CoinSums, coin_sums
 from attnlimit.designs.draw import Draw, Moments, Rest, Terms, Ways, check_enough, in_blocks, log_sets, turned
 from attnlimit.inputs import Count, Rising
-from attnlimit.numerics.atoms import FINE, ROUGH, Precision
+from attnlimit.numerics.atoms import FINE, HEAVY, ROUGH, Precision
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.condensed import Condensed, condensed
-from attnlimit.numerics.laplace import HEAVY, tau_grid
+from attnlimit.numerics.condensed import Condensed, condensed, summed
+from attnlimit.numerics.laplace import tau_grid
 
 FEW = 64
 """Keys up to which all sets are summed over."""
 LOW, HIGH, ROUGH_HIGH = 48, 12, 3
+ENTRIES_AT_ONCE = 2**18
+"""Of the tables on the circle."""
 
 
 class Window(NamedTuple):
@@ -202,22 +204,22 @@ def _lowest(number: Tensor, precision: Precision) -> Tensor:
 
 def _series(rest: Rest, keys: Condensed, tau: Tensor, n: Float[Tensor, "m k"]) -> Found:
     """Σ log(1 + z e) = −Σ_k (−z)^k Σ e^k / k, Σ r wu = −Σ_k (−z)^k Σ e^k wu and Σ (r − r²) w²‖u‖² the same with k e^k, up to
-    the power of z that n needs, or where n/(R − n) to that power is 1e-12 (binned keys: 1e-6). In powers of z R."""
+    the power of z that n needs, or where n/(R − n) to that power is 1e-12 (binned keys: 1e-6). In powers of z times the largest R."""
     number, most = rest.number, int(n.max())
     odds = float((most / (number - most)).max())
     least = 27.6 if keys.precision == FINE else 13.8
     terms = most if odds > 0.3 else min(most, math.ceil(least / -math.log(odds)))
-    y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
-    sign, seen = -1 / number[..., None], (-y).exp()
+    y, scale = keys.loads(tau), number.max()
+    sign, seen = -1 / scale, (-y).exp()
     power = [-sign * seen]
     for _ in range(1, terms):
         power.append(power[-1] * seen * sign)
-    powers = torch.stack(power, 1)  # −(−e/R)^k, (m, k, t, j)
-    k = torch.arange(1, terms + 1, dtype=y.dtype, device=y.device)
-    sums = (powers @ keys.number[:, None, :, None])[..., 0].mT.contiguous()
+    powers = torch.stack(power, 1)  # −(−e/R)^k, (m or 1, k, t, j)
+    k, shape = torch.arange(1, terms + 1, dtype=y.dtype, device=y.device), powers.shape[1:3]
+    sums = summed(powers.flatten(1, 2), keys.number).unflatten(1, shape).mT.contiguous()
     pulled = (powers.mul_(y[:, None])).to(keys.vector).flatten(1, 2) @ keys.vector
-    drift = pulled.double().unflatten(1, powers.shape[1:3]).transpose(1, 2).contiguous()
-    own = k * (powers.mul_(y[:, None]) @ keys.square[:, None, :, None])[..., 0].mT
+    drift = pulled.double().unflatten(1, shape).transpose(1, 2).contiguous()
+    own = k * summed(powers.mul_(y[:, None]).flatten(1, 2), keys.square).unflatten(1, shape).mT
     sets = y.new_zeros(*tau.shape, most + 1 + 2 * terms)  # the coefficients of most, most − 1, …, 0 and below
     sets[..., most] = 1.0
     for size in range(1, most + 1):
@@ -233,10 +235,8 @@ def _series(rest: Rest, keys: Condensed, tau: Tensor, n: Float[Tensor, "m k"]) -
         2, place.shape[1:]
     )
     drift = _asked(rest, drift)
-    scale = (n * number.log() - log_sets(number, n)).exp()[:, None, :, None]
-    return scale * torch.cat(
-        [lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1
-    )
+    back = (n * scale.log() - log_sets(number, n)).exp()[:, None, :, None]
+    return back * torch.cat([lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1)
 
 
 def _between(
@@ -247,8 +247,9 @@ def _between(
     number, size = rest.number, torch.where(between, n, rest.number / 2)
     middle = (size / (number - size)).log() / spacing
     place = torch.where(between, middle.floor(), torch.nan)
-    first = place.nan_to_num(nan=torch.inf).amin(1, keepdim=True).nan_to_num(posinf=0.0) - points // 2 + 1
-    last = place.nan_to_num(nan=-torch.inf).amax(1, keepdim=True) + points // 2
+    along = (0, 1) if keys.alike else 1  # one grid for all
+    first = place.nan_to_num(nan=torch.inf).amin(along, keepdim=True).nan_to_num(posinf=0.0) - points // 2 + 1
+    last = place.nan_to_num(nan=-torch.inf).amax(along, keepdim=True) + points // 2
     grid = first + torch.arange(int((last - first).max()) + 1, dtype=n.dtype, device=n.device)
     sums = coin_sums(tau, keys, torch.sigmoid(spacing * grid), rest.kept)
     near = (middle.floor() - points // 2 + 1 - first).long()[..., None] + torch.arange(
@@ -320,29 +321,35 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
     """The trapezoid rule on |z| = n/(R − n), (m, t, 2 + p)."""
     p = n[:, None] / number
     points = 2 * int(3.5 * (n * (1 - p[:, 0])).sqrt().max() + 8) + 1
-    y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp()
+    y = keys.loads(tau)
     seen = p[..., None] * (-y).exp()
-    vector, square, many = keys.vector.double(), keys.square.double()[..., None], keys.number[..., None]
-    log_chance = _log_chance(number, n[:, None], p)
+    angles = torch.arange(points // 2 + 1, dtype=y.dtype, device=y.device)[:, None, None, None] * (
+        2 * math.pi / points
+    )
+    log_chance = _log_chance(number, n[:, None], p)[..., None]
     total = torch.zeros(())
-    for k in range(points // 2 + 1):
-        angle = 2 * math.pi * k / points
-        along, across = math.cos(angle) * seen, math.sin(angle) * seen
-        # q = 1 − p + p z e^{−y} and r = p z e^{−y}/q in real parts: complex logarithms are slow
-        q = 1 - p[..., None] + along
-        size = q.square() + across.square()
-        r, s = (along * q + across.square()) / size, (1 - p[..., None]) * across / size
-        log_phi = torch.complex(
-            0.5 * size.log() @ many, torch.atan2(across, q) @ many - angle * n[:, None, None]
-        )
-        drift = torch.complex((r * y) @ vector, (s * y) @ vector)
-        noise = torch.complex(
-            (r * (1 - r) + s.square()) * y.square() @ square, s * (1 - 2 * r) * y.square() @ square
-        )
-        pairs = drift.square().sum(-1, keepdim=True) + noise
-        part = (log_phi - log_chance[..., None]).exp() * torch.cat([torch.ones_like(pairs), pairs, drift], -1)
-        total = total + part.real * ((2 if k else 1) / points)
+    for angle in angles.split(max(1, ENTRIES_AT_ONCE // seen.numel())):
+        log_phi, pairs, drift = _turned_coins(keys, y, seen, p[..., None], angle)
+        phi = (log_phi - log_chance - 1j * angle * n[:, None, None]).exp()
+        part = (phi * torch.cat([torch.ones_like(pairs), pairs, drift], -1)).real
+        total = total + (part * torch.where(angle == 0, 1, 2)).sum(0) / points
     return total
+
+
+def _turned_coins(
+    keys: Condensed, y: Tensor, seen: Tensor, p: Tensor, angle: Float[Tensor, "k 1 1 1"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log Π q, ‖Σ r wu‖² + Σ (r − r²) w²‖u‖² and Σ r wu for q = 1 − p + p z e^{−y}, r = p z e^{−y}/q and |z| = 1, in real parts:
+    complex logarithms are slow."""
+    vector, square, many = keys.vector.double(), keys.square.double()[..., None], keys.number[..., None]
+    along, across = angle.cos() * seen, angle.sin() * seen
+    q = 1 - p + along
+    size = q.square() + across.square()
+    r, s = (along * q + across.square()) / size, (1 - p) * across / size
+    log_phi = torch.complex(0.5 * size.log() @ many, torch.atan2(across, q) @ many)
+    drift = torch.complex((r * y) @ vector, (s * y) @ vector)
+    noise = (r * (1 - r) + s.square()) * y.square() @ square, s * (1 - 2 * r) * y.square() @ square
+    return log_phi, drift.square().sum(-1, keepdim=True) + torch.complex(*noise), drift
 
 
 def _log_chance(number: Tensor, n: Tensor, p: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from attnlimit.numerics.condensed import Condensed
 
 ATOMS_AT_ONCE = 640
 """Of all queries of a block together."""
+QUERIES_AT_ONCE = 16
+"""Of a block, where they are alike."""
 Moments: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(n (1 or m, k), how many keys each drawn one stands for (m, k)) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
 
@@ -122,7 +124,8 @@ def check_enough(population: int, n: Sequence[int]) -> None:
 
 def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:
     """The moments of all queries, from those of a few at a time."""
-    size = max(1, ATOMS_AT_ONCE // min(rest.atoms.scores.shape[1], 128))
+    shared = isinstance(rest.atoms, Condensed) and rest.atoms.alike
+    size = QUERIES_AT_ONCE if shared else max(1, ATOMS_AT_ONCE // min(rest.atoms.scores.shape[1], 128))
     blocks = torch.arange(len(rest.number), device=rest.number.device).split(size)
     ready = [exact(rest.of(rows)) for rows in blocks]
 

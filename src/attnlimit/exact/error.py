@@ -94,11 +94,12 @@ def exact_error(
     prepared = prepare(head, measure, x, max(sizes), **how)
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
     square, bias = prepared.moments(many)
+    limit = head(measure)(x) if prepared.limit is None else head.shifted(prepared.limit)
     return ExactError(
         tuple(sizes),
         square,
         bias.square().sum(-1),
-        head(measure)(x).double().square().sum(-1),
+        limit.double().square().sum(-1),
         prepared.method,
         prepared.bin_error(many, square),
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.numerics.atoms import Atoms, KeptSet
-from attnlimit.numerics.binning import bin_by_score
-from attnlimit.numerics.condensed import Condensed, condensed_bins
+from attnlimit.numerics.binning import Bins, bin_by_score
 
 WIDTH = 0.1
 """Score width of a bin: weights within it agree to 5 %, and the error is of second order in that (0.1 to 0.4 %)."""
@@ -49,28 +49,49 @@ class Seen:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def atoms(
-        self, kept: Bool[Tensor, "m n"] | None, *, binned: bool = True, coarser: int = 1
-    ) -> tuple[Atoms | Condensed, KeptSet | None]:
-        """Atoms of the keys that a query draws from, with values relative to their mean, and the set of those it always
-        keeps. `coarser` widens the bins."""
-        values = self.values if self.values.ndim == 3 else self.values[None]
-        centre = values.mean(1)
-        values = values - centre[:, None]  # errors are differences: centring only saves digits
-        scores = self.scores if self.hidden is None else self.scores.masked_fill(self.hidden, -torch.inf)
-        limit = self._limit(scores, values, -centre)
-        kept_set = None
-        if kept is not None or self.sink is not None:
-            kept_set = self._kept_set(scores, values, -centre, limit, kept)
-        skipped = kept if self.hidden is None else self.hidden if kept is None else self.hidden | kept
-        if binned:
-            return _bins(scores, values, limit, self.probability, skipped, coarser), kept_set
+    @cached_property
+    def centre(self) -> Float[Tensor, "#m p"]:
+        """Mean value. Errors are differences: taking it off saves digits."""
+        return self._values.mean(1)
+
+    @property
+    def _values(self) -> Float[Tensor, "#m n p"]:
+        return self.values if self.values.ndim == 3 else self.values[None]
+
+    def atoms(self, kept: Bool[Tensor, "m n"] | None) -> tuple[Atoms, KeptSet | None]:
+        """The keys that a query draws from, with values relative to their centre, and the set of those it always keeps."""
+        scores, values, limit, kept_set, skipped = self._parts(kept)
         log_mass = self.probability.log().expand_as(scores)
         if skipped is not None:
             log_mass = log_mass.masked_fill(skipped, -torch.inf)
         flat = scores if self.hidden is None else scores.masked_fill(self.hidden, 0.0)
         atoms = Atoms(flat, log_mass.log_softmax(1), values, torch.zeros_like(values[..., 0]), limit)
         return atoms.double(), kept_set
+
+    def bins(self, kept: Bool[Tensor, "m n"] | None) -> tuple[Bins, KeptSet | None]:
+        """The same in bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
+        taken at a bin's mean weight."""
+        scores, values, limit, kept_set, skipped = self._parts(kept)
+        low, high = scores.amin(1), scores.amax(1)
+        if skipped is not None:
+            low = scores.masked_fill(skipped, torch.inf).amin(1)
+            high = scores.masked_fill(skipped, -torch.inf).amax(1)
+        count = int(((high - low).max() / WIDTH).ceil().clamp(8, MOST_BINS))
+        width = ((high - low) / count).clamp_min(1e-6)
+        return bin_by_score(scores, low, width, count, values, limit, self.probability, skipped), kept_set
+
+    def _parts(
+        self, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, KeptSet | None, Bool[Tensor, "m n"] | None]:
+        """Scores, values and Γ relative to their centre, what is kept, and the keys that are not drawn."""
+        values = self._values - self.centre[:, None]
+        scores = self.scores if self.hidden is None else self.scores.masked_fill(self.hidden, -torch.inf)
+        limit = self._limit(scores, values, -self.centre)
+        kept_set = None
+        if kept is not None or self.sink is not None:
+            kept_set = self._kept_set(scores, values, -self.centre, limit, kept)
+        skipped = kept if self.hidden is None else self.hidden if kept is None else self.hidden | kept
+        return scores, values, limit, kept_set, skipped
 
     def _limit(self, scores: Tensor, values: Tensor, nothing: Tensor) -> Tensor:
         """Γ: softmax over all that is seen, the sink's value being `nothing`."""
@@ -101,23 +122,3 @@ class Seen:
 def _averages(weights: Float[Tensor, "m n"], values: Float[Tensor, "#m n p"]) -> Float[Tensor, "m p"]:
     """Σ_j w_j v_j for each query."""
     return weights @ values[0] if len(values) == 1 else (weights[:, None] @ values)[:, 0]
-
-
-def _bins(
-    scores: Tensor, values: Tensor, limit: Tensor, mass: Tensor, skipped: Tensor | None, coarser: int
-) -> Condensed:
-    """Bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
-    taken at the bin's mean weight. They are condensed at once."""
-    low, high = scores.amin(1), scores.amax(1)
-    if skipped is not None:  # hidden keys have score −∞
-        low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(1)
-    count = int(((high - low).max() / (WIDTH * coarser)).ceil().clamp(8, MOST_BINS // coarser))
-    width = ((high - low) / count).clamp_min(1e-6)
-    sums = bin_by_score(scores, low, width, count, values, limit, mass, skipped)
-    return condensed_bins(sums, low, width, limit, _left(scores, skipped))
-
-
-def _left(scores: Tensor, skipped: Tensor | None) -> Float[Tensor, "m 1"]:
-    """How many keys there are to draw from."""
-    every = scores.new_full((len(scores), 1), scores.shape[1], dtype=torch.float64)
-    return every if skipped is None else every - skipped.sum(1, keepdim=True)

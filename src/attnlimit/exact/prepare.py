@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.attention.head import Head
@@ -20,8 +20,8 @@ from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
-from attnlimit.numerics.atoms import KeptSet
-from attnlimit.numerics.threads import side_by_side
+from attnlimit.numerics.atoms import Atoms, KeptSet
+from attnlimit.numerics.condensed import APART, CLOSE, Condensed, condensed_bins
 
 OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """n (1 or m, k) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
@@ -35,7 +35,8 @@ BIN_ABOVE = 2048
 MODELS_BIN_ABOVE = 256
 """Contexts of models are binned earlier: four times as fast for 512 keys, eight for 1,024, and at most 0.2 % off."""
 QUERIES_AT_ONCE = 16
-CHECKED_QUERIES = 2
+CHECKED = slice(2)
+"""Queries of which bins are merged to see what that does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +45,17 @@ class Prepared:
 
     moments: OfN
     method: str
+    limit: Float[Tensor, "m p"] | None = None
+    """Γ, without what a head adds to every output (None: not needed for it)."""
     coarser: OfN | None = None
-    """The same with half the bins, for the first `CHECKED_QUERIES`."""
+    """The same with half the bins, for the queries that are `checked`."""
+    checked: Int[Tensor, " c"] | None = None
 
     def bin_error(self, n: Float[Tensor, "1 k"], square: Float[Tensor, "m k"]) -> float | None:
         """Largest relative effect on the mean square of halving the number of bins (None: no bins)."""
         if self.coarser is None:
             return None
-        few = square[:CHECKED_QUERIES]
+        few = square[self.checked]
         return float(((self.coarser(n)[0] - few).abs() / few.clamp_min(1e-300)).max())
 
 
@@ -82,7 +86,7 @@ def precision(x: Tensor) -> str:
 
 
 def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> None:
-    least = int(_left(seen, _kept(seen, sampling.kept, positions)).sum(1).min())
+    least = int(_left(seen, _kept(seen, sampling.kept, positions)).min())
     if n_max > least:
         raise InputError(
             f"n = {n_max} keys were asked for, but only {least} are left to draw from, and {sampling.draw.words} do not "
@@ -160,7 +164,7 @@ def rest_of(
     where = _where(positions, x, measure.population)
     seen = _seen(head, measure.population, x, sampling)
     kept = _kept(seen, sampling.kept, where)
-    return Rest(*seen.atoms(kept, binned=False), _left(seen, kept).sum(1, keepdim=True).double())
+    return Rest(*seen.atoms(kept), _left(seen, kept))
 
 
 def prepare_seen(
@@ -174,29 +178,45 @@ def prepare_seen(
 ) -> Prepared:
     """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat.
     `square_only`: the bias is not asked for."""
-    m, keys = seen.scores.shape
+    keys = seen.scores.shape[1]
     binned = keys > BIN_ABOVE if binned is None else binned
     kept = _kept(seen, sampling.kept, positions)
-    rest = _left(seen, kept).sum(1, keepdim=True).double()
+    rest = _left(seen, kept)
     if not bool((rest > 0).all()):
         raise InputError("Some query keeps every key that it sees: nothing is left to sample.")
 
-    def ready(rows: slice | Tensor, coarser: int = 1) -> OfN:
-        here, count = seen[rows], rest[rows]
-        bins = binned and not (by_sets and int(count.min()) <= FEW)
-        atoms, own = here.atoms(None if kept is None else kept[rows], binned=bins, coarser=coarser)
-        exact = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
-        return lambda n: exact(n, sampling.stands_for(count, n))
+    def exact(atoms: Atoms | Condensed, own: KeptSet | None, count: Tensor) -> OfN:
+        moments = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
+        return lambda n: moments(n, sampling.stands_for(count, n))
 
-    parts = max(1, min(torch.get_num_threads(), m // 8)) if binned and sampling.draw.repeats else 1
-    by_sets = binned and isinstance(sampling.draw, Different)
-    few = (rest[:, 0] <= FEW) & by_sets  # all sets of few keys are summed over, key by key
-    groups = [*(~few).nonzero()[:, 0].tensor_split(parts), few.nonzero()[:, 0]]
-    groups = [rows for rows in groups if len(rows)]
-    each = side_by_side(ready, groups) if parts > 1 else [ready(rows) for rows in groups]
-    moments = each[0] if len(groups) == 1 else _joined(each, groups)
+    spacing = APART if sampling.draw.repeats else CLOSE
+
+    def ready(rows: Tensor | slice, binned: bool) -> tuple[OfN, Tensor, OfN | None]:
+        here, count, inside = seen[rows], rest[rows], None if kept is None else kept[rows]
+        if not binned:
+            atoms, own = here.atoms(inside)
+            return exact(atoms, own, count), atoms.limit + here.centre, None
+        bins, own = here.bins(inside)
+        some = bins.of(CHECKED).merged()
+        own_some = None if own is None else KeptSet(*(part[CHECKED] for part in own))
+
+        def coarser(n: Tensor) -> tuple[Tensor, Tensor]:
+            return exact(condensed_bins(some, spacing), own_some, count[CHECKED])(n)
+
+        return exact(condensed_bins(bins, spacing), own, count), bins.limit + here.centre, coarser
+
+    few = rest[:, 0] <= (
+        FEW if binned and isinstance(sampling.draw, Different) else 0
+    )  # all their sets are summed over
+    groups = [rows.nonzero()[:, 0] for rows in (~few, few) if bool(rows.any())]
+    if len(groups) == 1:
+        moments, limit, coarser = ready(slice(None), binned and not bool(few[0]))
+    else:
+        many, other = ready(groups[0], True), ready(groups[1], False)
+        moments, coarser = _joined([many[0], other[0]], groups), many[2]
+        limit = torch.cat([many[1], other[1]])[torch.cat(groups).argsort()]
     method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
-    return Prepared(moments, method, (lambda n: ready(slice(CHECKED_QUERIES), 2)(n)) if binned else None)
+    return Prepared(moments, method, limit, coarser, groups[0][CHECKED])
 
 
 def squares(
@@ -210,7 +230,7 @@ def squares(
     """E‖Γ_n − Γ‖² for each query and n, some queries at a time; zero where a query keeps all that it sees."""
     many = torch.tensor([list(n)], dtype=torch.float64, device=seen.scores.device)
     found = torch.zeros(len(seen), len(n), dtype=torch.float64, device=seen.scores.device)
-    some = _left(seen, _kept(seen, sampling.kept, positions)).any(1).nonzero()[:, 0]
+    some = (_left(seen, _kept(seen, sampling.kept, positions))[:, 0] > 0).nonzero()[:, 0]
     for rows in some.split(QUERIES_AT_ONCE) if len(some) else ():
         here = None if positions is None else positions[rows]
         ready = prepare_seen(seen[rows], max(n), sampling, positions=here, binned=binned, square_only=True)
@@ -229,10 +249,12 @@ def _kept(seen: Seen, kept: Kept, positions: Tensor | None) -> Bool[Tensor, "m n
     return found if seen.hidden is None else found & ~seen.hidden
 
 
-def _left(seen: Seen, kept: Bool[Tensor, "m n"] | None) -> Bool[Tensor, "m n"]:
-    """Keys that are left to draw from."""
-    left = torch.ones_like(seen.scores, dtype=torch.bool) if seen.hidden is None else ~seen.hidden
-    return left if kept is None else left & ~kept
+def _left(seen: Seen, kept: Bool[Tensor, "m n"] | None) -> Float[Tensor, "m 1"]:
+    """How many keys are left to draw from."""
+    gone = kept if seen.hidden is None else seen.hidden if kept is None else seen.hidden | kept
+    m, n = seen.scores.shape
+    every = torch.full((m, 1), float(n), dtype=torch.float64, device=seen.scores.device)
+    return every if gone is None else every - gone.sum(1, keepdim=True)
 
 
 def _joined(each: Sequence[OfN], groups: Sequence[Tensor]) -> OfN:

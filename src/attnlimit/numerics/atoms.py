@@ -32,6 +32,8 @@ class Precision(NamedTuple):
     """−log of how unlikely it is that the drawn keys weigh so little, where to end for coins."""
 
 
+HEAVY = 6.5
+"""log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 FINE = Precision(step=0.4, start=12.0, late=20.0, alone=10.0, end=4.0, fade=60.0)
 """Good to 1e-8."""
 ROUGH = Precision(step=0.8, start=6.5, late=10.0, alone=5.5, end=3.2, fade=24.0)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
 
-class BinSums(NamedTuple):
+class Bins(NamedTuple):
     """For each query and bin of centre c, over the keys with score z in it and w = e^{z − c}."""
 
+    low: Float[Tensor, " m"]
+    """Where the first bin begins."""
+    width: Float[Tensor, " m"]
     mass: Float[Tensor, "m b"]
     """Σ mass."""
     weight: Float[Tensor, "m b"]
@@ -24,6 +26,30 @@ class BinSums(NamedTuple):
     """Σ mass·w² ‖value − limit‖²."""
     value: Float[Tensor, "m b p"]
     """Σ mass·w value."""
+    limit: Float[Tensor, "m p"]
+    keys: Float[Tensor, "m 1"]
+    """How many there are in all bins together."""
+
+    def of(self, rows: slice) -> Bins:
+        """Those of some queries."""
+        return Bins(*(part[rows] for part in self))
+
+    def merged(self) -> Bins:
+        """Two neighbours as one."""
+        odd = self.mass.shape[1] % 2
+        half = self.width[:, None] * torch.tensor([-0.5, 0.5]).to(self.width)
+        away = half.exp()[:, None]
+        mass, weight, square = (pad(part, (0, odd)).unflatten(1, (-1, 2)) for part in self[2:5])
+        value = pad(self.value, (0, 0, 0, odd)).unflatten(1, (-1, 2))
+        return Bins(
+            self.low,
+            2 * self.width,
+            mass.sum(-1),
+            (away * weight).sum(-1),
+            (away.square() * square).sum(-1),
+            (away[..., None] * value).sum(2),
+            *self[6:],
+        )
 
 
 def bin_by_score(
@@ -35,65 +61,24 @@ def bin_by_score(
     limit: Float[Tensor, "m p"],
     mass: Float[Tensor, " n"],
     skipped: Bool[Tensor, "m n"] | None = None,
-) -> BinSums:
+) -> Bins:
     """Bin k of a query holds the scores from low + k·width on; `skipped` keys are left out."""
     product = limit @ values[0].T if len(values) == 1 else (values @ limit[..., None])[..., 0]
-    squares = values.square().sum(-1), limit.square().sum(-1)
+    squares = torch.linalg.vector_norm(values, dim=-1).square(), limit.square().sum(-1)
+    keys = scores.new_full((len(scores), 1), scores.shape[1], dtype=torch.float64)
+    if skipped is not None:
+        keys = keys - skipped.sum(1, keepdim=True)
     if not has_numba() or scores.device.type != "cpu":
-        sums = _sparse(scores, low, width, bins, values, product, *squares, mass, skipped)
-        return BinSums(sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3:])
+        table = _sparse(scores, low, width, bins, values, product, *squares, mass, skipped)
+        return Bins(low, width, table[..., 0], table[..., 1], table[..., 2], table[..., 3:], limit, keys)
+    from attnlimit.numerics.bin_loops import bin_keys  # imports numba
+
     count, weight, square = (values.new_zeros(len(scores), bins) for _ in range(3))
-    found = BinSums(count, weight, square, values.new_zeros(len(scores), bins, values.shape[2]))
+    value = values.new_zeros(len(scores), bins, values.shape[2])
     skip = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
-    inputs = (scores, low, width, values, product, *squares, mass, skip)
-    run_compiled(_accumulate, len(scores), *(one.contiguous() for one in inputs), *found)
-    return found
-
-
-def _accumulate(
-    start: int,
-    stop: int,
-    scores: Any,
-    low: Any,
-    width: Any,
-    values: Any,
-    product: Any,
-    value_square: Any,
-    limit_square: Any,
-    mass: Any,
-    skipped: Any,
-    number: Any,
-    weight: Any,
-    square: Any,
-    value: Any,
-) -> None:
-    bins, (n, p), some = number.shape[1], values.shape[1:], skipped.size == scores.size
-    step = min(1, values.shape[0] - 1)  # 0: all queries share the values
-    real = values.dtype.type  # of all constants, or the loops would run in double precision
-    zero, one, two, half, sixth, last = real(0), real(1), real(2), real(1 / 2), real(1 / 6), real(1 / 24)
-    bin_of, share, square_of = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
-    total = np.empty((bins, p), values.dtype)  # of one query: it stays in the cache
-    for i in range(start, stop):
-        own, inverse, narrow = i * step, one / width[i], width[i] < 0.1001
-        for j in range(n):
-            place = (scores[i, j] - low[i]) * inverse
-            k = max(0, min(bins - 1, int(place)))
-            x = (place - real(k) - half) * width[i]
-            # narrow bins: |x| ≤ 0.05, and the series is good to 3e-9
-            w = one + x * (one + x * (half + x * (sixth + x * last))) if narrow else math.exp(x)
-            bin_of[j], share[j] = k, mass[j] * w
-            square_of[j] = max(zero, value_square[own, j] - two * product[i, j] + limit_square[i]) * w
-        total[:] = 0
-        for j in range(n):
-            if some and skipped[i, j]:
-                continue
-            k, mw = bin_of[j], share[j]
-            number[i, k] += mass[j]
-            weight[i, k] += mw
-            square[i, k] += mw * square_of[j]
-            for c in range(p):
-                total[k, c] += mw * values[own, j, c]
-        value[i] = total
+    inputs = [one.contiguous() for one in (scores, low, width, values, product, *squares, mass, skip)]
+    run_compiled(bin_keys, len(scores), *inputs, count, weight, square, value)
+    return Bins(low, width, count, weight, square, value, limit, keys)
 
 
 def _sparse(

@@ -1,26 +1,29 @@
 """Many score atoms as few: sums of smooth functions of the score, by interpolation.
 
 A sum over keys of c_j f(z_j), f smooth in the score z, is Σ_k f(z_k) Σ_j c_j L_k(z_j) with the Lagrange polynomials L_k of
-some Chebyshev points z_k in each stretch of scores of length 2: the sums Σ_j c_j L_k(z_j) are made once and serve every f. For
-e^{−tw}, w = e^z, 12 points are good to 1e-7, and errors of n keys to 1e-6; the 6 that follow bins are good to 4e-4. A stretch
-with no more atoms than points keeps them as they are.
+some points z_k: the sums Σ_j c_j L_k(z_j) are made once and serve every f. For e^{−tw}, w = e^z, 12 Chebyshev points in each
+stretch of scores of length 2 are good to 1e-7, and errors of n keys to 1e-6; a stretch with no more atoms than points keeps them
+as they are. Bins of keys go to points that are equally far apart for all queries, so that all of them share f(z_k).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.atoms import FINE, ROUGH, Atoms, Precision, distances
-from attnlimit.numerics.binning import BinSums
+from attnlimit.numerics.atoms import FINE, HEAVY, ROUGH, Atoms, Precision
+from attnlimit.numerics.binning import Bins
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
-WIDTH, POINTS, FEW_POINTS = 2.0, 12, 6
+WIDTH, POINTS = 2.0, 12
+NEAR = 6
+"""Points that a bin goes to."""
+APART, CLOSE = 0.4, 0.25
+"""How far those are from each other: enough for e^{−tw}; and for log(1 − p + p e^{−tw}), which turns faster as p nears 1."""
 
 
 class Condensed(NamedTuple):
@@ -34,6 +37,8 @@ class Condensed(NamedTuple):
     """Σ ‖u‖² over an atom's keys, w² for w²."""
     smooth: float = 1.0
     precision: Precision = FINE
+    alike: bool = False
+    """Whether queries differ by a constant in the score alone, and their τ-grids by its opposite: t w is then the same for all."""
 
     @property
     def step(self) -> float:
@@ -48,7 +53,17 @@ class Condensed(NamedTuple):
     def of(self, rows: Tensor | slice) -> Condensed:
         """Those of some queries."""
         scores, number, vector, square = (part[rows] for part in self[:4])
-        return Condensed(scores, number, vector, square, self.smooth, self.precision)
+        return Condensed(scores, number, vector, square, *self[4:])
+
+    def lightest(self, count: int) -> Condensed:
+        """The first atoms."""
+        scores, number, vector, square = (part[:, :count] for part in self[:4])
+        return Condensed(scores, number, vector, square, *self[4:])
+
+    def loads(self, tau: Float[Tensor, "m t"]) -> Float[Tensor, "#m t j"]:
+        """t w, up to where e^{−tw} is nothing; one for all queries where they are alike."""
+        rows = slice(1 if self.alike else None)
+        return (tau[rows, :, None] + self.scores[rows, None, :]).clamp_max_(HEAVY).exp_()
 
     def reach(self, n_max: int) -> tuple[Tensor, Tensor, Tensor]:
         """log(n_max E w), the heaviest score and the lightest."""
@@ -59,6 +74,11 @@ class Condensed(NamedTuple):
         return heaviest + weights.clamp_min(1e-300).log() + math.log(n_max), heaviest, lightest
 
 
+def summed(table: Float[Tensor, "#m r j"], part: Float[Tensor, "m j"]) -> Float[Tensor, "m r"]:
+    """Σ_j table_j part_j."""
+    return part @ table[0].mT if len(table) == 1 else (table @ part[..., None])[..., 0]
+
+
 def as_they_are(atoms: Atoms, keys: Float[Tensor, "m 1"]) -> Condensed:
     """All atoms, of so many keys."""
     number = atoms.log_mass.exp() * keys
@@ -66,8 +86,8 @@ def as_they_are(atoms: Atoms, keys: Float[Tensor, "m 1"]) -> Condensed:
     return Condensed(atoms.scores, number, number[..., None] * error, number * atoms.squares(), atoms.smooth)
 
 
-def condensed(atoms: Atoms | Condensed, keys: Float[Tensor, "m 1"], points: int = POINTS) -> Condensed:
-    """At most `points` atoms in each stretch of scores."""
+def condensed(atoms: Atoms | Condensed, keys: Float[Tensor, "m 1"]) -> Condensed:
+    """At most `POINTS` atoms in each stretch of scores."""
     if isinstance(atoms, Condensed):
         return atoms
     every = as_they_are(atoms, keys)
@@ -76,24 +96,24 @@ def condensed(atoms: Atoms | Condensed, keys: Float[Tensor, "m 1"], points: int 
     place = (scores - scores.masked_fill(~there, torch.inf).amin(1, keepdim=True)) / WIDTH
     cell = torch.where(there, place.floor(), 0).long()
     cells = int(cell.max()) + 1
-    if scores.shape[1] <= cells * points:
+    if scores.shape[1] <= cells * POINTS:
         return every
-    share, nodes = _shares(there, place, cell, cells, points)
+    share, nodes = _shares(there, place, cell, cells)
     weight = (WIDTH * (place - cell - 0.5)).exp()  # relative to the middle of its cell
     parts = torch.cat(
         [number[..., None], weight[..., None] * vector, (weight.square() * square)[..., None]], -1
     )
     sums = share.mT @ torch.where(there[..., None], parts, 0.0)
     own = WIDTH * nodes
-    middle = own - WIDTH * (torch.arange(cells, device=own.device).repeat_interleave(points) + 0.5)
+    middle = own - WIDTH * (torch.arange(cells, device=own.device).repeat_interleave(POINTS) + 0.5)
     low = scores.masked_fill(~there, torch.inf).amin(1, keepdim=True)
     back = (-middle).exp()
     vector, square = back[..., None] * sums[..., 1:-1], back.square() * sums[..., -1]
     return Condensed(low + own, sums[..., 0], vector, square, atoms.smooth)
 
 
-def _shares(there: Tensor, place: Tensor, cell: Tensor, cells: int, points: int) -> tuple[Tensor, Tensor]:
-    """What part of each atom goes to each point, (m, j, cells·points), and where the points are, in units of a cell."""
+def _shares(there: Tensor, place: Tensor, cell: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+    """What part of each atom goes to each point, (m, j, cells·POINTS), and where the points are, in units of a cell."""
     m, device = len(place), place.device
     count = torch.zeros(m, cells, dtype=torch.long, device=device).scatter_add(1, cell, there.long())
     order = torch.where(there, cell, cells).argsort(dim=1, stable=True)
@@ -101,17 +121,17 @@ def _shares(there: Tensor, place: Tensor, cell: Tensor, cells: int, points: int)
         1, order, torch.arange(order.shape[1], device=device).expand_as(order)
     )
     rank = position - (count.cumsum(1) - count).gather(1, cell)
-    dense = (count > points).gather(1, cell)
-    nodes, back = (part.to(place) for part in _chebyshev(points))
-    k = torch.arange(points, dtype=place.dtype, device=device)
+    dense = (count > POINTS).gather(1, cell)
+    nodes, back = (part.to(place) for part in _chebyshev(POINTS))
+    k = torch.arange(POINTS, dtype=place.dtype, device=device)
     lagrange = torch.cos(k * (2 * (place - cell) - 1).clamp(-1, 1).acos()[..., None]) @ back
     alone = (rank[..., None] == k).to(place)
     share = torch.where(dense[..., None], lagrange, alone) * there[..., None]
-    slot = cell[..., None] * points + torch.arange(points, device=device)
-    full = torch.zeros(*place.shape, cells * points, dtype=place.dtype, device=device).scatter(2, slot, share)
+    slot = cell[..., None] * POINTS + torch.arange(POINTS, device=device)
+    full = torch.zeros(*place.shape, cells * POINTS, dtype=place.dtype, device=device).scatter(2, slot, share)
     middle = torch.arange(cells, device=device)[:, None] + (nodes + 1) / 2
     raw = torch.where(dense | ~there, 0.0, place)[:, None] @ full
-    kept = (count <= points).repeat_interleave(points, 1)
+    kept = (count <= POINTS).repeat_interleave(POINTS, 1)
     return full, torch.where(kept, raw[:, 0], middle.flatten())
 
 
@@ -122,108 +142,45 @@ def _chebyshev(points: int) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
     return torch.cos(angle), torch.cos(k[:, None] * angle) * (2 - (k == 0).double())[:, None] / points
 
 
-def condensed_bins(
-    sums: BinSums,
-    low: Float[Tensor, " m"],
-    width: Float[Tensor, " m"],
-    limit: Float[Tensor, "m p"],
-    keys: Float[Tensor, "m 1"],
-) -> Condensed:
-    """Bins of scores that keep Σ1, Σw, Σw u and Σw²‖u‖² as they are, each at its mean weight, in `FEW_POINTS` a stretch."""
-    if not has_numba() or low.device.type != "cpu":
-        few = condensed(_atoms(sums, low.double(), width.double(), limit.double()), keys, FEW_POINTS)
-        return few._replace(precision=ROUGH)
-    cells = int((width.max() * sums.mass.shape[1] / WIDTH).ceil()) + 1
-    scores, number, square = (
-        torch.zeros(len(low), cells * FEW_POINTS, dtype=torch.float64) for _ in range(3)
-    )
-    vector = torch.zeros(*scores.shape, limit.shape[1], dtype=limit.dtype)
-    nodes, back = _chebyshev(FEW_POINTS)
-    inputs = (*(part.contiguous() for part in sums), low, width, limit.contiguous(), keys, nodes, back)
-    run_compiled(_condense, len(low), *inputs, scores, number, vector, square)
-    return Condensed(scores, number, vector, square, precision=ROUGH)
+def condensed_bins(bins: Bins, spacing: float = APART) -> Condensed:
+    """Bins of scores that keep Σ1, Σw, Σw u and Σw²‖u‖² as they are, each at its mean weight, at points that are `spacing` apart:
+    each bin goes to the `NEAR` points around it, by their Lagrange polynomials."""
+    limit, (m, p), device = bins.limit, bins.limit.shape, bins.limit.device
+    count = int(bins.width.max() * bins.mass.shape[1] / spacing) + NEAR
+    k = torch.arange(NEAR, dtype=torch.float64)
+    fraction = 1 / (k[:, None] - k + torch.eye(NEAR)).prod(1)
+    number, square = (torch.zeros(m, count, dtype=torch.float64, device=device) for _ in range(2))
+    vector = limit.new_zeros(m, count, p)
+    if has_numba() and device.type == "cpu":
+        from attnlimit.numerics.bin_loops import spread_bins  # imports numba
+
+        step = torch.tensor([spacing], dtype=torch.float64)
+        inputs = (part.contiguous() for part in (*bins[1:], step, fraction))
+        run_compiled(spread_bins, m, *inputs, number, vector, square)
+    else:
+        _spread(bins, spacing, fraction.to(device), number, vector, square)
+    place = torch.arange(count, dtype=torch.float64, device=device) - (NEAR // 2 - 1)
+    scores = bins.low.double()[:, None] + spacing * place
+    return Condensed(scores, number, vector, square, precision=ROUGH, alike=True)
 
 
-def _atoms(sums: BinSums, low: Tensor, width: Tensor, limit: Tensor) -> Atoms:
-    """Bins as atoms."""
-    total, weight = sums.mass.double(), sums.weight.double()
-    centres = low[:, None] + (torch.arange(total.shape[1], device=low.device) + 0.5) * width[:, None]
-    full = total > 0
-    total, weight = torch.where(full, total, 1.0), torch.where(full, weight, 1.0)
-    mean = sums.value.double().div_(weight[..., None])
-    second = sums.square * total / weight.square()
-    log_total = torch.where(full, total.log(), -torch.inf)
-    log_mass = log_total - torch.logsumexp(log_total, 1, keepdim=True)
-    return Atoms(centres + (weight / total).log(), log_mass, mean, second - distances(mean, limit), limit)
-
-
-def _condense(
-    start: int,
-    stop: int,
-    mass: Any,
-    weight: Any,
-    square: Any,
-    value: Any,
-    low: Any,
-    width: Any,
-    limit: Any,
-    keys: Any,
-    nodes: Any,
-    back: Any,
-    scores: Any,
-    number: Any,
-    vector: Any,
-    out: Any,
+def _spread(
+    bins: Bins, spacing: float, fraction: Tensor, number: Tensor, vector: Tensor, square: Tensor
 ) -> None:
-    bins, p, points = value.shape[1], value.shape[2], nodes.shape[0]
-    share, angle, at = np.empty(points), np.empty(points), np.empty(bins)
-    for i in range(start, stop):
-        first, total = -1, 0.0
-        for b in range(bins):
-            total += mass[i, b]
-            if mass[i, b] > 0.0:
-                at[b] = low[i] + (b + 0.5) * width[i] + math.log(weight[i, b] / mass[i, b])
-                first = b if first < 0 else first
-        origin, b = at[first], first
-        scores[i] = origin
-        while b < bins:
-            if mass[i, b] <= 0.0:
-                b += 1
-                continue
-            cell = int((at[b] - origin) / 2.0)
-            end, many = b, 0
-            while end < bins and (mass[i, end] <= 0.0 or int((at[end] - origin) / 2.0) == cell):
-                many += mass[i, end] > 0.0
-                end += 1
-            place, middle, dense = cell * points, origin + 2.0 * cell + 1.0, many > points
-            if dense:
-                scores[i, place : place + points] = middle + nodes
-            while b < end:
-                if mass[i, b] > 0.0:
-                    count = mass[i, b] / total * keys[i, 0]
-                    mean, own = 1.0 / weight[i, b], count * square[i, b] * mass[i, b] / weight[i, b] ** 2
-                    if dense:
-                        x = min(1.0, max(-1.0, at[b] - middle))
-                        angle[0], angle[1] = 1.0, x
-                        for k in range(2, points):
-                            angle[k] = 2.0 * x * angle[k - 1] - angle[k - 2]
-                        for k in range(points):
-                            part = 0.0
-                            for c in range(points):
-                                part += back[c, k] * angle[c]
-                            share[k] = part
-                        last = points
-                    else:
-                        scores[i, place] = at[b]
-                        share[0] = 1.0
-                        last = 1
-                    for k in range(last):
-                        ratio = math.exp(at[b] - scores[i, place + k])
-                        number[i, place + k] += count * share[k]
-                        out[i, place + k] += own * share[k] * ratio * ratio
-                        scale = limit.dtype.type(count * share[k] * ratio)
-                        inverse = limit.dtype.type(mean)
-                        for c in range(p):
-                            vector[i, place + k, c] += scale * (inverse * value[i, b, c] - limit[i, c])
-                    place += 0 if dense else 1
-                b += 1
+    """The loop `spread_bins` in torch."""
+    there = bins.mass > 0
+    mass, weight = (torch.where(there, part, 1).double() for part in (bins.mass, bins.weight))
+    total = bins.mass.double().sum(1, keepdim=True)
+    count = torch.where(there, mass / total * bins.keys, 0.0)
+    centre = (torch.arange(mass.shape[1], device=mass.device) + 0.5) * bins.width.double()[:, None]
+    place = (centre + (weight / mass).log()) / spacing
+    first = place.long().clamp_min(0)
+    x = (place - first + NEAR // 2 - 1)[..., None] - torch.arange(NEAR, device=mass.device)  # from each point
+    error = bins.value.double() / weight[..., None] - bins.limit.double()[:, None]
+    for k in range(NEAR):
+        share = count * x[..., :k].prod(-1) * x[..., k + 1 :].prod(-1) * fraction[k]
+        ratio = (spacing * x[..., k]).exp()
+        number.scatter_add_(1, first + k, share)
+        square.scatter_add_(1, first + k, share * bins.square * mass * (ratio / weight).square())
+        pull = ((share * ratio)[..., None] * error).to(vector)
+        vector.scatter_add_(1, (first + k)[..., None].expand_as(pull), pull)

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.atoms import Atoms
-from attnlimit.numerics.laplace import HEAVY, tau_grid
+from attnlimit.numerics.atoms import HEAVY, Atoms
+from attnlimit.numerics.laplace import tau_grid
 
 
 def largest_of_poisson_dirichlet(index: float) -> float:

@@ -162,3 +162,33 @@ def _tile_scores(context: Any, tiles: Any, t: Any, query: Any, r: Any, scores: A
 tile_scores: Any = intrinsic(_tile_scores)
 """tile_scores(tiles, t, query, r, scores, place): puts the products of query r with the LANES keys of tile t into the flat array
 `scores` from `place` on, and returns the largest. tiles: int8, (tiles, d, LANES), flat."""
+
+
+def _add_row(context: Any, total: Any, k: Any, rows: Any, j: Any, factor: Any) -> Any:
+    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+        total, k, rows, j, factor = given
+        size = builder.extract_value(target.make_array(signature.args[0])(target, builder, total).shape, 1)
+        to = _place(target, builder, signature.args[0], total, builder.mul(k, size))
+        source = _place(target, builder, signature.args[2], rows, builder.mul(j, size))
+        spread, align = _spread(builder, factor), 4 if factor.type == REAL else 8
+
+        def add(place: Any, times: Any, kind: Any) -> None:
+            old, new = (builder.bitcast(builder.gep(one, [place]), kind.as_pointer()) for one in (to, source))
+            product = builder.fmul(builder.load(new, align=align), times, flags=("fast",))
+            found = builder.fadd(builder.load(old, align=align), product, flags=("fast",))
+            builder.store(found, old, align=align)
+
+        many = builder.udiv(size, LONG(LANES))
+        with cgutils.for_range(builder, many) as loop:
+            add(builder.mul(loop.index, LONG(LANES)), spread, spread.type)
+        done = builder.mul(many, LONG(LANES))
+        with cgutils.for_range(builder, builder.sub(size, done)) as loop:
+            add(builder.add(done, loop.index), factor, factor.type)
+        return target.get_dummy_value()
+
+    return types.void(total, types.int64, rows, types.int64, factor), make
+
+
+add_row: Any = intrinsic(_add_row)
+"""add_row(total, k, rows, j, factor): total[k] += factor · rows[j]. Rows of both are as long; the factor is of their kind. Loops over a
+row cost more than the row, since their compiler does not know that the arrays do not overlap."""

@@ -20,21 +20,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.numerics.atoms import FINE, ROUGH, Atoms, KeptSet
+from attnlimit.numerics.atoms import FINE, HEAVY, Atoms, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.condensed import Condensed, as_they_are
+from attnlimit.numerics.condensed import Condensed, as_they_are, summed
 
 STEP, FAST_START = FINE.step, FINE.start
 WIDEST = 100_000
 """Of a grid in τ: with more there is nothing to see, and no memory for it."""
-HEAVY = 6.5
-"""log of the largest t w that is told apart: e^{−e^6.5} is 1e-289."""
 ENTRIES_AT_ONCE = 2**22
 """Never more than this many (τ, atom) pairs in memory."""
 LIGHT, SPENT = 1e-4, 40.0
 """Where y = tw is below `LIGHT`, e^{−y} is 1 − y to 5e-9 and a product of sums over lighter keys; above `SPENT` it is 0 to 4e-18."""
 WORTH_COMPILING = 2**24
-"""From so many pairs on, numba repays the second that it takes to load. Condensed bins have loaded it already."""
+"""From so many pairs on, numba repays the second that it takes to load."""
+TAU_AT_ONCE = 32
+"""Where queries are alike: those later on leave out more heavy keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +55,13 @@ class Transforms:
         self, n: Float[Tensor, "#m k"], kept_scale: Float[Tensor, "#m k"] | None = None
     ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
         """E‖Γ_n − Γ‖² and E Γ_n − Γ for each n. `kept_scale` divides the kept weights (importance weighting)."""
-        log_phi, g = self.log_phi[..., None], self.first
-        n = n[:, None, :]
-        plain = g.square().sum(-1)[..., None]
-        one = torch.exp((n - 1) * log_phi)
-        two = torch.exp((n - 2).clamp_min(0) * log_phi)
-        square = n * (n - 1) * two * plain + n * one * self.second[..., None]
-        slope = n * one
+        two = torch.exp(self.log_phi[..., None] * (n - 2).clamp_min(0)[:, None, :])
+        size = torch.linalg.vector_norm(self.first, dim=-1).square()
         if self.kept is None:
-            return self.step * square.sum(1), self.step * torch.einsum("mtk,mtp->mkp", slope, g)
+            return self._of_drawn(n, two, size)
+        log_phi, g, n = self.log_phi[..., None], self.first, n[:, None, :]
+        one = torch.where(n == 1, 1.0, two * log_phi.exp())
+        square, slope = n * (n - 1) * two * size[..., None] + n * one * self.second[..., None], n * one
         scale = torch.ones_like(n) if kept_scale is None else kept_scale[:, None, :]
         log_weight = self.tau[..., None] + self.kept.log_weight[:, None, None] - scale.log()
         y = log_weight.clamp_max(HEAVY).exp()  # t W_S, per n
@@ -71,28 +69,69 @@ class Transforms:
         error = self.kept.mean_error[:, None, :]
         cross = (error * g).sum(-1)[..., None]
         full = torch.exp(n * log_phi)
-        square = square + full * y.square() * error.square().sum(-1, keepdim=True) + 2 * n * one * y * cross
-        bias = torch.einsum("mtk,mtp->mkp", damp * slope, g) + (damp * full * y).sum(1)[..., None] * error
+        square = square + full * y.square() * error.square().sum(-1, keepdim=True) + 2 * slope * y * cross
+        bias = (damp * slope).mT @ g + (damp * full * y).sum(1)[..., None] * error
         return self.step * (damp * square).sum(1), self.step * bias
+
+    def _of_drawn(
+        self, n: Tensor, two: Float[Tensor, "m t k"], size: Float[Tensor, "m t"]
+    ) -> tuple[Tensor, Tensor]:
+        """Nothing kept: sums over t of φ^{n−2} times what all n share, as products of matrices."""
+        phi = self.log_phi.exp()[..., None]
+        shared = torch.cat([size[..., None], phi * self.second[..., None], phi * self.first], -1)
+        pairs, own, slope = (two.mT @ shared).split([1, 1, self.first.shape[-1]], -1)
+        alone = n[..., None] == 1  # φ^{n−1} is 1
+        own = torch.where(alone, self.second.sum(1)[:, None, None], own)[..., 0]
+        slope = torch.where(alone, self.first.sum(1)[:, None], slope)
+        return self.step * n * ((n - 1) * pairs[..., 0] + own), self.step * n[..., None] * slope
 
 
 def transforms(
     atoms: Atoms | Condensed, kept: KeptSet | None, n_max: int, *, late: bool = False
 ) -> Transforms:
-    """The inner expectations of all queries, for every n from 1 to n_max; some queries at a time."""
+    """The inner expectations of all queries, for every n from 1 to n_max."""
     tau = tau_grid(atoms, n_max, kept, late=late)
+    alike = isinstance(atoms, Condensed) and atoms.alike
+    parts = [_alike(tau, atoms)] if alike else _by_blocks(tau, atoms)  # type: ignore[arg-type]
+    shrink, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
+    log_phi = torch.log1p(shrink.clamp_min(-1.0)).clamp_min(-1e4)
+    return Transforms(tau, atoms.step, log_phi, first, second, kept)
+
+
+Sums = tuple[Tensor, Tensor, Tensor]
+"""E (e^{−y} − 1), E y e^{−y} u and E y² e^{−y} ‖u‖², y = tw."""
+
+
+def _by_blocks(tau: Float[Tensor, "m t"], atoms: Atoms | Condensed) -> list[Sums]:
+    """Some queries at a time."""
     rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
-    blocks = (slice(i, i + rows) for i in range(0, len(tau), rows))
-    large = atoms.precision == ROUGH or tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
+    large = tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
     sums = _compiled if large and tau.device.type == "cpu" and has_numba() else _plain
     parts = []
-    for block in blocks:
+    for block in (slice(i, i + rows) for i in range(0, len(tau), rows)):
         keys, number = _numbers(atoms.of(block))
         shrink, first, second = sums(tau[block], keys)
-        log_phi = torch.log1p((shrink / number).clamp_min(-1.0)).clamp_min(-1e4)
-        parts.append((log_phi, first.double() / number[..., None], second.double() / number))
-    log_phi, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Transforms(tau, atoms.step, log_phi, first, second, kept)
+        parts.append((shrink / number, first / number[..., None], second / number))
+    return parts
+
+
+def _alike(tau: Float[Tensor, "m t"], keys: Condensed) -> Sums:
+    """Products of one matrix (τ × keys) for all queries with their (keys × values), a stretch of τ at a time."""
+    share = 1 / keys.number.sum(1, keepdim=True)
+    shrink, second, first = torch.empty_like(tau), torch.empty_like(tau), tau.new_empty(*tau.shape, keys.dim)
+    for start in range(0, tau.shape[1], TAU_AT_ONCE):
+        here = slice(start, start + TAU_AT_ONCE)
+        seen = int((tau[0, start] + keys.scores[0] < math.log(SPENT)).sum())
+        few = keys.lightest(seen)
+        y = few.loads(tau[:, here])
+        less = torch.expm1(-y)
+        pull = (less + 1.0).mul_(y)
+        # what is left out is far below what heavier keys add, and processors are slow with such small numbers
+        pulled = pull.to(keys.vector).masked_fill_(pull < 1e-30, 0.0)
+        shrink[:, here] = summed(less, few.number) - keys.number[:, seen:].sum(1, keepdim=True)
+        first[:, here] = pulled @ few.vector
+        second[:, here] = summed(pull.mul_(y), few.square)
+    return shrink.mul_(share), first.mul_(share[..., None]), second.mul_(share)
 
 
 def _numbers(atoms: Atoms | Condensed) -> tuple[Condensed, Float[Tensor, "m 1"]]:
@@ -106,7 +145,7 @@ def _numbers(atoms: Atoms | Condensed) -> tuple[Condensed, Float[Tensor, "m 1"]]
 def _plain(tau: Float[Tensor, "m t"], keys: Condensed) -> tuple[Tensor, Tensor, Tensor]:
     """Σ (e^{−y} − 1), Σ y e^{−y} u and Σ y² e^{−y} ‖u‖² over the keys, y = tw: products of matrices (τ × keys) and
     (keys × values)."""
-    y = (tau[..., None] + keys.scores[:, None, :]).clamp_max(HEAVY).exp_()
+    y = keys.loads(tau)
     shrink = torch.expm1(-y)
     pull = (shrink + 1.0).mul_(y)
     first, second = pull.to(keys.vector) @ keys.vector, pull.mul_(y).to(keys.square) @ keys.square[..., None]
@@ -189,6 +228,9 @@ def tau_grid(
         total, late = torch.logaddexp(total, kept.log_weight), True
     margin = precise.late if late else precise.start
     low, high = -torch.maximum(total + margin, heaviest + precise.alone), -lightest + precise.end
+    if isinstance(atoms, Condensed) and atoms.alike:
+        lightest = atoms.scores[:, 0]
+        low = (low + lightest).amin() - lightest
     width = float((high - low).max())
     if not width <= WIDEST:
         raise InputError(

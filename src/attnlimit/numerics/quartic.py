@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlimit.numerics.laplace import FAST_START, HEAVY, STEP
+from attnlimit.numerics.atoms import HEAVY
+from attnlimit.numerics.laplace import FAST_START, STEP
 
 Factor = Float[Tensor, "j e"] | None
 """f at each atom, for several cases at once; None: 1."""

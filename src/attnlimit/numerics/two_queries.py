@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.numerics.atoms import HEAVY
 from attnlimit.numerics.caps import RESOLUTION
-from attnlimit.numerics.laplace import HEAVY, STEP
+from attnlimit.numerics.laplace import STEP
 
 DIGITS = 20.0
 """e^{−20} = 2e-9 is how well integrals are to be known: also how much before log t = −log(n E w) the integrand, which starts like t,

@@ -176,7 +176,7 @@ class Measured:
             cross=self.cross,
             horizon=horizon,
             score_spread=_quantiles(torch.cat(self.spreads)),
-            score_counts=tuple(int(count) for count in torch.stack(self.scores).sum(0)),
+            score_counts=tuple(map(int, torch.stack(self.scores).sum(0).tolist())),
             effective_keys=_quantiles(effective[0]),
             visible_keys=float(visible.mean()),
             shares={key: float(torch.cat(parts).mean()) for key, parts in self.shares.items()},

@@ -13,19 +13,11 @@ from attnlimit.icl import (
     MixtureDenoising,
     ar1,
     infinite_risk,
+    moments,
 )
-from attnlimit.icl.batches import (
-    Batch,
-    ahead,
-    draw,
-    finite_losses,
-    finite_pull,
-    infinite_pull,
-    linear_moments,
-    softmax_moments,
-    stream,
-    wishart_moments,
-)
+from attnlimit.icl.batches import Batch, ahead, draw, finite_losses, finite_pull, infinite_pull, stream
+from attnlimit.icl.moments import linear_moments, softmax_moments, white_tokens, wishart_moments
+from attnlimit.numerics import normals
 from attnlimit.numerics.compiled import has_numba
 
 LENGTHS = (7, 3, 12)
@@ -133,25 +125,58 @@ def test_the_control_variate_has_the_exact_gradient_as_its_mean() -> None:
 
 
 @pytest.mark.skipif(not has_numba(), reason="numba is not installed")
-@pytest.mark.parametrize(("length", "scale"), [(1, 1.0), (257, 1.0), (600, 30.0)])
-def test_compiled_moments_equal_the_plain_ones(length: int, scale: float) -> None:
+@pytest.mark.parametrize(
+    ("length", "dim", "scale"), [(1, 4, 1.0), (257, 3, 1.0), (300, 5, 0.0), (600, 1, 30.0)]
+)
+def test_compiled_moments_equal_the_plain_ones(length: int, dim: int, scale: float) -> None:
     g = torch.Generator().manual_seed(0)
-    tokens = torch.randn(5, length, 4, generator=g)
-    a = scale * torch.randn(5, 3, 4, generator=g)
+    tokens = torch.randn(5, length, dim, generator=g)
+    a, along = scale * torch.randn(5, 3, dim, generator=g), torch.randn(5, 3, dim, generator=g)
     lengths = (length, max(1, length // 3), 1)
-    mean, cov = softmax_moments(tokens, a, lengths)
-    exact_mean, exact_cov = softmax_moments(tokens.double(), a.double(), lengths)
+    mean, push = softmax_moments(tokens, a, along, lengths)
+    exact_mean, exact_push = softmax_moments(tokens.double(), a.double(), along.double(), lengths)
     # float32 scores of size s carry errors of about s·6e-8
     bound = 2e-6 * (1 + scale)
     torch.testing.assert_close(mean.double(), exact_mean, rtol=0, atol=bound)
-    torch.testing.assert_close(cov.double(), exact_cov, rtol=0, atol=5 * bound)
+    torch.testing.assert_close(push.double(), exact_push, rtol=0, atol=5 * bound)
 
 
-def test_scores_beyond_the_range_of_exp_are_no_trouble() -> None:
+@pytest.mark.parametrize("shift", [0.0, 50.0, 70.0, 150.0, -300.0])
+def test_scores_beyond_the_range_of_exp_are_no_trouble(shift: float) -> None:
+    """Scores around ±shift: the same weights, whatever is added to all."""
+    tokens = torch.tensor([[[1.0, 0.5], [1.0, -1.5], [1.0, 1.0], [1.0, 0.2]]])
+    a, along = torch.tensor([[[shift, 2.0], [-shift, 2.0]]]), torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    mean, push = softmax_moments(tokens, a, along, (4, 3))
+    for m, length in enumerate((4, 3)):
+        y = tokens[0, :length, 1].double()
+        p = (2 * y).softmax(0)
+        torch.testing.assert_close(mean[0, m, 1].double(), p @ y, rtol=0, atol=1e-4)
+        torch.testing.assert_close(push[0, m, 1].double(), p @ y.square() - (p @ y) ** 2, rtol=0, atol=1e-4)
+
+
+def test_one_score_far_above_all_others_takes_all() -> None:
     tokens = torch.tensor([[[1.0], [3.0], [2.0]]])
-    mean, cov = softmax_moments(tokens, torch.tensor([[[1000.0], [-1000.0]]]), (3, 3))
+    a = torch.tensor([[[1000.0], [-1000.0]]])
+    mean, push = softmax_moments(tokens, a, torch.ones_like(a), (3, 3))
     torch.testing.assert_close(mean[0, :, 0], torch.tensor([3.0, 1.0]))
-    torch.testing.assert_close(cov[0, :, 0, 0], torch.zeros(2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(push[0, :, 0], torch.zeros(2), rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+@pytest.mark.parametrize("lengths", [(10, 20, 120), (20, 2, 9)])
+def test_compiled_and_plain_draws_are_the_same(
+    lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+        generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+        tokens = white_tokens(4, 11, 3, generators, torch.float32)
+        return tokens, wishart_moments(5, lengths, 3, generators[0], torch.float32)
+
+    compiled = drawn()
+    monkeypatch.setattr(moments, "has_numba", lambda: False)
+    monkeypatch.setattr(normals, "has_numba", lambda: False)
+    for one, other in zip(compiled, drawn(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_linear_moments_are_prefix_means() -> None:
@@ -162,12 +187,15 @@ def test_linear_moments_are_prefix_means() -> None:
         torch.testing.assert_close(linear_moments(tokens, (9, 4, 4, 1))[:, m], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("lengths", [(20, 5), (8, 2), (2, 1)])
-def test_the_shortcut_of_linear_attention_has_the_law_of_tokens(lengths: tuple[int, int]) -> None:
-    """Kolmogorov-Smirnov tests of five functionals of both matrices at p < 1e-5: false-alarm rate below 2e-4."""
+def test_the_shortcut_of_linear_attention_has_the_law_of_tokens(
+    lengths: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Kolmogorov-Smirnov tests of five functionals of both matrices at p < 1e-5: false-alarm rate below 4e-4."""
     g = torch.Generator().manual_seed(0)
     rows, dim = 4000, 3
-    short = wishart_moments(rows, lengths, dim, g, torch.float64)
+    short = wishart_moments(rows, lengths, dim, g, dtype).double()
     white = torch.randn(rows, max(lengths), dim, generator=g, dtype=torch.float64)
     long = linear_moments(white, lengths)
     direction = torch.tensor([0.3, -0.5, 0.8], dtype=torch.float64)

@@ -130,7 +130,9 @@ def _together(run: Training, gap: Tensor, words: str) -> Verdict:
     )
     if not bool(inside.any()):
         return Verdict.holds(claim, "at most 1", "no report in this time", True, enough=False)
-    return Verdict.at_most(claim, 1.0, float((gap[early].amax(1) * K / (off * torch.expm1(K * t)))[inside].max()))
+    return Verdict.at_most(
+        claim, 1.0, float((gap[early].amax(1) * K / (off * torch.expm1(K * t)))[inside].max())
+    )
 
 
 def steepest(task: InContextTask, U: Tensor, V: Tensor) -> float:

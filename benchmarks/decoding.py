@@ -16,8 +16,9 @@ from attnlimit.models.attend.decoding import Decoder
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.call import Call
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.layers import attention_layers
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.masks import RuleMask, everything
 from attnlimit.models.see.text import texts, token_windows
 from benchmarks._figures import figure

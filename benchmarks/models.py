@@ -10,8 +10,9 @@ import torch
 from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.layers import attention_layers
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.memory import Memory
 from attnlimit.models.see.text import texts, token_windows
 from benchmarks._figures import figure

@@ -111,7 +111,7 @@ def test_downstream_compares_and_draws(small, run):
 
 
 def test_packaged_models_are_named_in_the_help(run):
-    from attnlimit.models.see.load import PACKAGED
+    from attnlimit.models.see.find import PACKAGED
 
     shown = run("analyze", "--help").stdout
     assert all(name in shown for name in PACKAGED)

@@ -9,14 +9,13 @@ import pytest
 
 from attnlimit.models.explain.result import (
     ROLES,
-    Chosen,
     Explanation,
-    Facts,
+    HeadRead,
     HeadRoles,
     Link,
     Lost,
     Map,
-    Read,
+    TokenRead,
     Tokens,
 )
 from attnlimit.report.html import page, write_report
@@ -61,9 +60,9 @@ def explained(layers=2, heads=3, words=WORDS, name="small", answer=True, seed=0)
             0.01 if answer else None,
         )
 
-    def read(layer: int, head: int) -> Read:
+    def read(layer: int, head: int) -> HeadRead:
         lost = Lost(0.001, 0.02) if answer else None
-        return Read(
+        return HeadRead(
             layer,
             head,
             2,
@@ -82,12 +81,12 @@ def explained(layers=2, heads=3, words=WORDS, name="small", answer=True, seed=0)
 
     grid = [(layer, head) for layer in range(layers) for head in range(heads)]
     return Explanation(
-        Facts(name, "causal", name, text, True, 0.05, 0.95, 0, 4, 3, "nats" if answer else None, "exact"),
+        *(name, "causal", name, text, True, 0.05, 0.95, 0, 4, 3, "nats" if answer else None, "exact"),
         Tokens(tuple(words), tuple(starts), tuple(ends), (True,) + (False,) * (count - 1)),
         tuple(roles(*place) for place in grid),
         (Link("sink", "horizon", 0.2, -0.1, 0.5),),
         places,
-        (Chosen(3, tuple(read(*place) for place in grid), Lost(0.002, 0.03) if answer else None),),
+        (TokenRead(3, tuple(read(*place) for place in grid), Lost(0.002, 0.03) if answer else None),),
     )
 
 

@@ -17,7 +17,7 @@ from attnlimit.files.records import write_text
 from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
-    from attnlimit.models.explain.result import Chosen, Explanation, HeadRoles, Interval
+    from attnlimit.models.explain.result import Explanation, HeadRoles, Interval, TokenRead
 
 SHADES = {
     "own token": ("own", "cyan"),
@@ -99,7 +99,7 @@ def _show_roles(found: Explanation) -> None:
         by_layer.setdefault(one.layer, []).append(one)
     widest = max(map(len, by_layer.values()))
     rows = [[str(layer), *map(_cell, some), *[""] * (widest - len(some))] for layer, some in by_layer.items()]
-    title = f"Leading role of each head, with its share of the attention in %: {found.facts.model}, {len(found.tokens)} tokens"
+    title = f"Leading role of each head, with its share of the attention in %: {found.model}, {len(found.tokens)} tokens"
     out.print(table(title, ["layer", *(f"h{k}" for k in range(widest))], rows))
     lines = []
     for k, role in enumerate(SHADES):
@@ -123,7 +123,7 @@ def _show_roles(found: Explanation) -> None:
     ]
     out.print(table("Roles: how the attention of all heads divides", columns, lines))
     out.print(
-        f"Shares sum to 1 for every head; {found.facts.level:.0%} intervals over resampled stretches of the text. A head plays a role "
+        f"Shares sum to 1 for every head; {found.level:.0%} intervals over resampled stretches of the text. A head plays a role "
         "whose interval lies above chance."
     )
 
@@ -138,9 +138,9 @@ def _show_links(found: Explanation) -> None:
     out.print(table("Rank correlation of a role's share over heads", ["role", *quantities], rows))
 
 
-def _show_token(found: Explanation, one: Chosen) -> None:
+def _show_token(found: Explanation, one: TokenRead) -> None:
     """The heads that matter most, and what they read."""
-    facts, at = found.facts, one.token
+    at = one.token
     best = sorted(one.reads, key=lambda read: -(read.certainty if read.matters is None else read.matters))
     rows = [
         [
@@ -156,21 +156,21 @@ def _show_token(found: Explanation, one: Chosen) -> None:
     ]
     piece = found.tokens.pieces[at].strip()
     columns = ["head", "reads", "certainty", "keys", "matters", "agreement", "lost / random"]
-    order = "surest" if facts.unit is None else "that matter most"
+    order = "surest" if found.unit is None else "that matter most"
     out.print(
         table(
             f"What is read at token {at}, {piece!r}: the {counted(len(rows), 'head')} {order}", columns, rows
         )
     )
     lines = [
-        f"reads: keys by weight until all but {100 * facts.rel_error:g} % of the output is explained, then the plain average of the "
+        f"reads: keys by weight until all but {100 * found.rel_error:g} % of the output is explained, then the plain average of the "
         "others. certainty: the part of what it picks that its first 4 keys account for. keys: how many that takes, for the output"
-        + (" / for the answer." if facts.unit else ".")
+        + (" / for the answer." if found.unit else ".")
     ]
-    if facts.unit is not None and one.measured is not None:
+    if found.unit is not None and one.measured is not None:
         lines.append(
-            f"matters, lost: {facts.unit} over the whole text: if it read the plain average (to second order), and if it reads "
-            f"only this, or as many random keys (tried, mean of {facts.trials}). All heads together: {_lost(one.measured)}."
+            f"matters, lost: {found.unit} over the whole text: if it read the plain average (to second order), and if it reads "
+            f"only this, or as many random keys (tried, mean of {found.trials}). All heads together: {_lost(one.measured)}."
         )
     out.print("\n".join(lines))
 

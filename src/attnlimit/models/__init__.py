@@ -7,6 +7,7 @@ try:
 except ImportError as missing:
     raise MissingExtra("Models need pydantic: pip install 'attnlimit[models]'.") from missing
 
+from attnlimit.models.see.find import packaged_bert, packaged_smollm
 from attnlimit.models.see.interface import (
     Call,
     Handler,
@@ -16,7 +17,7 @@ from attnlimit.models.see.interface import (
     check_model,
     observe,
 )
-from attnlimit.models.see.load import Loaded, load, packaged_bert, packaged_smollm
+from attnlimit.models.see.load import Loaded, load
 
 __all__ = [
     "Call",

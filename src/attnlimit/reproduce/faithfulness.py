@@ -7,7 +7,7 @@ import math
 from attnlimit.drawing import Figure
 from attnlimit.models.judge.faithful import CURVES, ORDERS
 from attnlimit.models.see.gradient import CHANGE
-from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, SKY, bars, dots, finish, panels
+from attnlimit.report.figures.style import BLUE, GREEN, ORANGE, SKY, finish, panels, within
 from attnlimit.reproduce.result import Points, Reproduction, Verdict, mean_with_interval, results
 from attnlimit.studies.kind import Row
 from attnlimit.studies.kinds.faithfulness import Faithful
@@ -50,11 +50,12 @@ def figure(points: Points) -> Figure:
             for order in reversed(ORDERS):
                 values = found.changes[:, ORDERS.index(order), c].numpy()
                 spread = [mean_with_interval(column) for column in values.T]
-                centre = values.mean(0)
-                look = {"linewidth": 2.4 if order == OURS else 1.3}
-                reach = bars(centre, [(max(low, 0.05 * mean), high) for mean, (low, high) in spread])
-                x = [100 * share for share in found.shares]
-                dots(ax, x, centre, reach, "o-", COLOURS[order], order, **look)
+                low, high = zip(*((max(low, 0.05 * mean), high) for mean, (low, high) in spread), strict=True)
+                x, look = (
+                    [100 * share for share in found.shares],
+                    {"linewidth": 2.4 if order == OURS else 1.3},
+                )
+                within(ax, x, values.mean(0), low, high, "o-", COLOURS[order], order, **look)
             unit = CHANGE if found.unit == CHANGE else f"KL, {found.unit} a token"
             title = f"{found.model}, {found.tokens} tokens: {curve}\n{WORDS[curve]}"
             finish(ax, "keys, % of those seen", unit, title, log="xy")

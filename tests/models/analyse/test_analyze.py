@@ -17,8 +17,9 @@ from attnlimit.models.analyse.run import Run
 from attnlimit.models.attend.sampled import sampled_output
 from attnlimit.models.budget.budgets import HeadBudget
 from attnlimit.models.budget.needed import KEEPING, RANDOM, Needed, Way
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.interface import observe
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import texts, token_windows
 from attnlimit.rates.error_curve import ErrorCurve
 

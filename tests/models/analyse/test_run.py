@@ -15,7 +15,8 @@ from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.answer import ARRAYS, BASE, FOLLOWING, SPACE_WORDS
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.find import packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import texts
 
 READING = Reading(tokens=96, passages=2, queries=16)

@@ -11,11 +11,12 @@ import attnlimit as al
 from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.explain.explain import _lost, explain
 from attnlimit.models.explain.look import Made
-from attnlimit.models.explain.result import ROLES, Explanation, Facts, HeadRoles, Link, Map, Tokens, packed
+from attnlimit.models.explain.result import ROLES, Explanation, HeadRoles, Link, Map, Tokens, packed
 from attnlimit.models.explain.tokens import find_token, read_tokens
 from attnlimit.models.see.call import Call
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.gradient import answer_error
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.masks import TensorMask
 
 TEXT = "The river gave the city its name. When the river was dammed the city grew, and Amsterdam was there."
@@ -163,7 +164,7 @@ def test_the_record_comes_back(found) -> None:
     path = found.save("explain.json")
     again = Explanation.load(path)
     assert again.to_dict() == found.to_dict()
-    assert found.facts.text[found.tokens.start[2] : found.tokens.end[2]] == "river"
+    assert found.text[found.tokens.start[2] : found.tokens.end[2]] == "river"
     broken = json.loads(path.read_text())
     beyond = packed(np.full_like(found.map.keys, 65535))
     for name, value, words in (
@@ -195,10 +196,10 @@ def test_a_large_record_is_small() -> None:
     share, chance = ((0.123456,) * 3,) * 8, (0.123456789012,) * 8
     known = (3.123456789012, 17.123456789, 80.123456789, False, 500.5, 1.23456789e-5)
     all_heads = tuple(HeadRoles(k // 9, k % 9, share, chance, share, chance, *known) for k in range(heads))
-    facts = Facts("m", "causal-lm", "t", "word " * tokens, False, 0.05, 0.95, 0, 4, 4, "nats", "x")
+    facts = ("m", "causal-lm", "t", "word " * tokens, False, 0.05, 0.95, 0, 4, 4, "nats", "x")
     several = Tokens(("word ",) * tokens, *(tuple(range(tokens)),) * 2, (False,) * tokens)
     links = tuple(Link(role, "horizon", 0.1, 0.0, 0.2) for role in ROLES)
-    made = Explanation(facts, several, all_heads, links, places, ()).save("explain.json")
+    made = Explanation(*facts, several, all_heads, links, places, ()).save("explain.json")
     assert made.stat().st_size < 6.5e6
 
 
@@ -248,7 +249,7 @@ def test_calls_that_have_no_one_answer_are_refused(generator) -> None:
 
 def test_without_the_answer(bert) -> None:
     found = explain(bert, TEXT, "name", reading=replace(READING, answer=0))
-    assert found.facts.unit is None
+    assert found.unit is None
     assert found.map.matter() is None
     assert found.chosen[0].measured is None
     assert found.chosen[0].reads[0].predicted is None

@@ -19,8 +19,9 @@ from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Predicted
 from attnlimit.models.judge.compare import Comparison, Point, compare, held_out
 from attnlimit.models.judge.methods import METHODS, OURS, Ground, methods
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.gradient import CHANGE, answer_error
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import documents, token_windows
 from attnlimit.report.html import write_report
 

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from attnlimit.errors import InputError
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.judge import NEEDLES, Trial, downstream_curve, example_horizons, verify
-from attnlimit.models.judge.needles import SOLVED, Needle, Several, Single, Variables
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.judge.needles import Needle, Several, Single, Variables
+from attnlimit.models.judge.trial import SOLVED
+from attnlimit.models.see.find import packaged_bert
+from attnlimit.models.see.load import Loaded, load
 
 transformers = pytest.importorskip("transformers")
 TEXTS = [

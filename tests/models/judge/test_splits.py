@@ -10,12 +10,18 @@ import torch
 
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.analyze import Reading, analyze
-from attnlimit.models.judge.downstream import DownstreamCurve, call_horizons, example_horizons
-from attnlimit.models.judge.splits import SplitComparison, compare_splits
+from attnlimit.models.judge.downstream import (
+    DownstreamCurve,
+    SplitComparison,
+    call_horizons,
+    compare_splits,
+    example_horizons,
+)
 from attnlimit.models.judge.tasks import Retrieval, TaskResult
 from attnlimit.models.judge.trial import Trial
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.interface import observe
-from attnlimit.models.see.load import load, packaged_bert
+from attnlimit.models.see.load import load
 from attnlimit.models.see.memory import Memory, estimate_memory
 from attnlimit.models.see.text import documents
 

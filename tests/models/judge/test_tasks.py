@@ -17,7 +17,8 @@ from attnlimit.models.judge.tasks import (
     task_for,
 )
 from attnlimit.models.judge.trial import Trial
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.find import packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import Document, documents, longest, token_windows
 
 transformers = pytest.importorskip("transformers")
@@ -214,7 +215,7 @@ def test_retrieval_refuses_what_it_cannot_tell_apart(bert, articles):
         evaluate(Retrieval(), bert.model, bert.tokenizer, articles[:1], tokens=32)
     with pytest.raises(InputError, match=r"'tiny' has fewer than 2 tokens"):
         evaluate(Retrieval(), bert.model, bert.tokenizer, [articles[0], Document("tiny", "a")], tokens=32)
-    with pytest.raises(InputError, match=r"tokens must be above 2, the special tokens, got 2"):
+    with pytest.raises(InputError, match=r"tokens must be above 2, the special tokens of this model, got 2"):
         evaluate(Retrieval(), bert.model, bert.tokenizer, articles[:2], tokens=2)
     with pytest.raises(InputError, match=r"Oracle gives no last hidden state .* task='encoder'"):
         evaluate(

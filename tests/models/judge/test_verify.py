@@ -15,15 +15,15 @@ from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import squares
 from attnlimit.models.budget.budgets import Budgets, Predicted
-from attnlimit.models.judge.downstream import downstream_curve
-from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
+from attnlimit.models.judge.downstream import SplitComparison, downstream_curve
+from attnlimit.models.judge.intervals import Uncertain, averaged, bounds, crossed_means
 from attnlimit.models.judge.probe import measured_rows, probe
-from attnlimit.models.judge.splits import SplitComparison
 from attnlimit.models.judge.tasks import TaskResult
-from attnlimit.models.judge.trial import Trial, checked_seeds
+from attnlimit.models.judge.trial import Trial, checked_seeds, compared
 from attnlimit.models.judge.verify import Allowed, verify
+from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.interface import observe
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import documents, token_windows
 
 transformers = pytest.importorskip("transformers")
@@ -110,9 +110,18 @@ def test_what_is_resampled_together_stays_paired(generator):
     torch.testing.assert_close(both[:, 1] - both[:, 0], torch.full((len(both),), 1.5, dtype=torch.float64))
 
 
+def test_statistics_of_the_same_cells_are_resampled_together(generator):
+    cells = torch.randn(3, 10, 2, generator=generator, dtype=torch.float64)
+    value, low, high = averaged(cells, 0.9, lambda means: means[..., 0] - means[..., 1])
+    resampled = crossed_means(cells, torch.Generator().manual_seed(0))
+    ends = bounds(resampled[:, 0] - resampled[:, 1], 0.9)
+    assert (low, high) == ends
+    assert float(value) == pytest.approx(float((cells[..., 0] - cells[..., 1]).mean()))
+
+
 def test_interval_ends_are_quantiles():
     resampled = torch.arange(101.0, dtype=torch.float64)
-    one = uncertain(50.0, resampled, 0.9)
+    one = Uncertain(50.0, *map(float, bounds(resampled, 0.9)))
     assert (one.value, one.low, one.high) == pytest.approx((50, 5, 95))
     assert repr(one) == "50 [5, 95]"
     assert one.to_dict() == {"value": one.value, "low": one.low, "high": one.high}

@@ -12,7 +12,8 @@ import transformers
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models import check_model, load, observe, packaged_bert, packaged_smollm
-from attnlimit.models.see.load import Loaded, Source, find
+from attnlimit.models.see.find import Source, find
+from attnlimit.models.see.load import Loaded
 
 SMALL = {
     "vocab_size": 100,

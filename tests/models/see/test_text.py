@@ -17,7 +17,7 @@ from attnlimit.models.see.wikipedia import clean, wikipedia
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    from attnlimit.models.see.load import packaged_bert
+    from attnlimit.models.see.find import packaged_bert
 
     transformers = pytest.importorskip("transformers")
     return transformers.AutoTokenizer.from_pretrained(packaged_bert())

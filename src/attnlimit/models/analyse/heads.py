@@ -143,7 +143,10 @@ class Measured:
         hidden = torch.zeros_like(seen.scores, dtype=torch.bool) if seen.hidden is None else seen.hidden
         scores = seen.scores.masked_fill(hidden, -torch.inf)
         count = (~hidden).sum(1)
-        p = scores.softmax(1) if seen.sink is None else _softmax_with_sink(scores, seen.sink)
+        if seen.sink is None:
+            p = scores.softmax(1)
+        else:  # a key without value
+            p = torch.cat([scores, seen.sink[:, None]], 1).softmax(1)[:, :-1]
         self.limits.append((p @ seen.values).double().square().sum(1))
         self.effective.append(
             torch.stack([1 / p.double().square().sum(1), *effective_interval(p, count.double())])
@@ -152,7 +155,9 @@ class Measured:
         finite = scores.double().masked_fill(hidden, 0.0)
         mean = finite.sum(1) / count
         self.spreads.append(((finite.square().sum(1) / count) - mean.square()).clamp_min(0).sqrt())
-        self.scores.append(_score_counts((finite - mean[:, None])[~hidden]))
+        low, high, bins = SCORE_BINS
+        centred = (finite - mean[:, None])[~hidden].clamp(low, high)
+        self.scores.append(torch.histc(centred, bins=bins, min=low, max=high))
         for name, kept in SHARES.items():
             if kept == kept.without(place=positions is None, order=not ordered):
                 share = (p * kept.mask(scores, positions)).sum(1).double()
@@ -193,11 +198,8 @@ class Measured:
     def _curves(self, k: int) -> tuple[ErrorCurve, ...]:
         """Of one sampling: rms over queries, median and 90 % of them. They end where the last query draws all it can."""
         sampling, kept = self.samplings[k], torch.cat([one[k] for one in self.kept])
-        square, rest = (
-            torch.cat([one[k] for one in self.squares]).clamp_min(0),
-            torch.cat(self.visible) - kept,
-        )
-        error = square.sqrt() / torch.cat(self.limits).mean().sqrt().clamp_min(1e-30)
+        square, rest = torch.cat([one[k] for one in self.squares]), torch.cat(self.visible) - kept
+        error = square.clamp_min(0).sqrt() / torch.cat(self.limits).mean().sqrt().clamp_min(1e-30)
         grid, full = list(self.n), None
         if not sampling.draw.repeats:
             full = max(1, int(rest.max()))
@@ -232,16 +234,6 @@ class Measured:
         return -float(np.polyfit(np.log(worth), np.log(errors), 1)[0]), between
 
 
-def _softmax_with_sink(scores: Float[Tensor, "m n"], sink: Float[Tensor, " m"]) -> Float[Tensor, "m n"]:
-    """Weights of the keys beside a sink, a key without value."""
-    return torch.cat([scores, sink[:, None]], 1).softmax(1)[:, :-1]
-
-
 def _quantiles(values: Tensor) -> tuple[float, float, float]:
     low, middle, high = values.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=values.dtype)).tolist()
     return low, middle, high
-
-
-def _score_counts(centred: Float[Tensor, " keys"]) -> Float[Tensor, " bins"]:
-    low, high, bins = SCORE_BINS
-    return torch.histc(centred.clamp(low, high), bins=bins, min=low, max=high)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,14 +75,11 @@ class Run(Drawn):
     """What the heads' errors do to the model's answer (None: not looked at)."""
 
     def __post_init__(self) -> None:
-        before = (-1, 0)
-        for one in self.heads:
-            if (one.layer, one.head) not in ((before[0], before[1] + 1), (before[0] + 1, 0)):
+        for (a, b), (layer, head) in pairwise([(-1, 0), *((one.layer, one.head) for one in self.heads)]):
+            if (layer, head) not in ((a, b + 1), (a + 1, 0)):
                 raise InputError(
-                    f"Layer {one.layer}, head {one.head} cannot follow layer {before[0]}, head {before[1]}: heads come "
-                    "in order, and none may be missing."
+                    f"Layer {layer}, head {head} cannot follow layer {a}, head {b}: heads come in order, and none may be missing."
                 )
-            before = (one.layer, one.head)
         if not self.heads:
             raise InputError("There are no heads.")
 
@@ -277,21 +275,12 @@ class Run(Drawn):
         found: list[dict[str, object]] = []
         for one in self.heads:
             need = one.needed(self.facts.rel_error)
-            same = {"layer": one.layer, "head": one.head, "horizon": one.horizon}
+            same: dict[str, object] = {"layer": one.layer, "head": one.head, "horizon": one.horizon}
             same |= {"needed_keys": need.keys, "needed_all": need.all, "visible_keys": one.visible_keys}
             for way in one.ways:
-                points = zip(way.curve.n, way.curve.error.tolist(), way.curve.keys.tolist(), strict=True)  # type: ignore[union-attr]
-                found += [
-                    {
-                        **same,
-                        "policy": way.policy,
-                        "sampling": str(way.sampling),
-                        "n": n,
-                        "keys": keys,
-                        "rms": error,
-                    }
-                    for n, error, keys in points
-                ]
+                same |= {"policy": way.policy, "sampling": str(way.sampling)}
+                points = zip(way.curve.n, way.curve.keys.tolist(), way.curve.error.tolist(), strict=True)  # type: ignore[union-attr]
+                found += [{**same, "n": n, "keys": keys, "rms": error} for n, keys, error in points]
         return found
 
     @classmethod

@@ -7,23 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnlimit.doors import door
-from attnlimit.errors import ModelNotSupported
 from attnlimit.inputs import Positive
 from attnlimit.models.analyse.analyze import Reading, analyze, refuse_too_large
 from attnlimit.models.analyse.heads import HeadReport
-from attnlimit.models.explain.look import Look, Made, Passed
+from attnlimit.models.explain.look import Look, Made
 from attnlimit.models.explain.reads import read_only
-from attnlimit.models.explain.result import Chosen, Explanation, Facts, HeadRoles, Lost, Read
+from attnlimit.models.explain.result import Explanation, HeadRead, HeadRoles, Lost, TokenRead
 from attnlimit.models.explain.roles import as_intervals, links, made_texts, with_intervals
 from attnlimit.models.explain.tokens import find_token, read_tokens
 from attnlimit.models.see.call import Call, wide
 from attnlimit.models.see.gradient import answer_error, answer_gradients, model_answer, per_query, unit
 from attnlimit.models.see.interface import observe
-from attnlimit.models.see.load import Loaded, load, run_backbone
+from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.memory import Memory, estimate_memory
 from attnlimit.models.see.progress import Progress, Steps
 from attnlimit.models.see.text import Document, as_documents, positions, special_tokens, texts
@@ -60,28 +59,23 @@ def explain(
     loaded = load(model) if isinstance(model, str | Path) else model
     (document,) = as_documents([texts()[0] if text is None else text])
     ids, tokens, read, cut = read_tokens(loaded, document.text, reading.tokens)
-    wanted = [token] if isinstance(token, str | int) else list(token)
+    wanted = [token] if isinstance(token, str | int) else token
     chosen = tuple(find_token(tokens, read, one, which) for one in wanted)
-    _refuse_two_texts(loaded)
     steps = Steps(progress, 4 + len(chosen))
     alone = replace(reading, tokens=len(tokens), passages=1, answer=0, grouped=False, population="context")
     run = analyze(
         loaded, [document], rel_error=rel_error, reading=alone, progress=steps.next(), before=before
     )
     generator = torch.Generator().manual_seed(reading.seed)
-    gradients = _gradients(loaded, ids, reading, generator)
-    steps.skip(1)
-    special = torch.tensor(tokens.special)
-    look = Look(ids[0], special, gradients, per_query(loaded.kind, 1), chosen, rel_error, generator)
-    _pass(loaded, ids, look, steps.next())
+    look = _look(loaded, ids[0], torch.tensor(tokens.special), reading, chosen, rel_error, generator, steps)
     made = _made(loaded, generator)
     steps.skip(1)
     explained = [
-        tried(loaded, ids, at, reads, sets, TRIALS if gradients else 0, generator, steps.next())
+        tried(loaded, ids, at, reads, sets, TRIALS if look.gradients else 0, generator, steps.next())
         for at, reads, sets in zip(chosen, look.reads, look.sets, strict=True)
     ]
     heads = _heads(look, made, run.heads, generator, scale=per_query(loaded.kind, len(tokens)))
-    facts = Facts(
+    return Explanation(
         model=run.facts.model,
         kind=loaded.kind,
         title=document.title,
@@ -94,40 +88,34 @@ def explain(
         trials=TRIALS,
         unit=unit(loaded.kind) if reading.answer else None,
         method=METHOD,
+        tokens=tokens,
+        heads=heads,
+        links=links(heads),
+        map=look.map(),
+        chosen=tuple(explained),
     )
-    return Explanation(facts, tokens, heads, links(heads), look.map(), tuple(explained))
 
 
-def _refuse_two_texts(loaded: Loaded) -> None:
-    if loaded.kind == "seq2seq":
-        raise ModelNotSupported(
-            f"{loaded.name} reads one text and writes another, and its decoder attends to both: what a token reads is "
-            "explained within one text. Load its encoder (task='encoder')."
-        )
-
-
-def _gradients(
-    loaded: Loaded, ids: Int[Tensor, "1 tokens"], reading: Reading, generator: torch.Generator
-) -> dict[int, Float[Tensor, "draws tokens heads dv"]]:
-    """Of the answer, at every token; none if it is not to be looked at."""
-    if not reading.answer:
-        return {}
-    length = ids.shape[1]
-    refuse_too_large(
-        loaded,
-        estimate_memory(
-            loaded.model, tokens=length, keys=length, queries=reading.queries, points=1, backward=True
-        ),
-    )
-    return answer_gradients(loaded, ids, torch.arange(length), reading.answer, generator)
-
-
-def _pass(
-    loaded: Loaded, ids: Int[Tensor, "texts tokens"], work: Passed, progress: Progress | None = None
-) -> None:
-    with torch.no_grad(), observe(loaded.model, work.handle) as observed:
-        work.layers, work.progress = len(observed.layers), progress
-        run_backbone(loaded, input_ids=ids.to(loaded.model.device))
+def _look(
+    loaded: Loaded,
+    ids: Int[Tensor, " tokens"],
+    special: Bool[Tensor, " tokens"],
+    reading: Reading,
+    chosen: tuple[int, ...],
+    rel_error: float,
+    generator: torch.Generator,
+    steps: Steps,
+) -> Look:
+    """All heads at all tokens, with the gradients of the answer unless it is not to be looked at."""
+    length, gradients = len(ids), {}
+    if reading.answer:
+        sizes = {"tokens": length, "keys": length, "queries": reading.queries, "points": 1}
+        refuse_too_large(loaded, estimate_memory(loaded.model, **sizes, backward=True))
+        gradients = answer_gradients(loaded, ids[None], torch.arange(length), reading.answer, generator)
+    steps.skip(1)
+    look = Look(ids, special, gradients, per_query(loaded.kind, 1), chosen, rel_error, generator)
+    look.over(loaded, steps.next())
+    return look
 
 
 def _made(loaded: Loaded, generator: torch.Generator) -> Made:
@@ -138,7 +126,7 @@ def _made(loaded: Loaded, generator: torch.Generator) -> Made:
     size = loaded.model.get_input_embeddings().num_embeddings
     ids = made_texts(usable[usable < size], before, after, positions(loaded.model), generator)
     work = Made(ids, len(before), len(after))
-    _pass(loaded, ids, work)
+    work.over(loaded)
     return work
 
 
@@ -183,16 +171,16 @@ def tried(
     loaded: Loaded,
     ids: Int[Tensor, "1 tokens"],
     at: int,
-    reads: Sequence[Read],
+    reads: Sequence[HeadRead],
     sets: Sets,
     trials: int,
     generator: torch.Generator,
     progress: Progress,
-) -> Chosen:
+) -> TokenRead:
     """All heads together and the ones that matter most, with the named keys and with as many random ones, `trials` times
     (0: nothing is tried)."""
     if not trials:
-        return Chosen(at, tuple(reads), None)
+        return TokenRead(at, tuple(reads), None)
     best = sorted(range(len(reads)), key=lambda k: -(reads[k].matters or 0.0))[:HEADS]
     some = [sets, *({place: sets[place]} for place in ((reads[k].layer, reads[k].head) for k in best))]
     with torch.no_grad():
@@ -205,7 +193,7 @@ def tried(
         progress(len(found), len(some))
     measured = dict(zip(best, found[1:], strict=True))
     tried_reads = (replace(one, measured=measured.get(k)) for k, one in enumerate(reads))
-    return Chosen(at, tuple(tried_reads), found[0])
+    return TokenRead(at, tuple(tried_reads), found[0])
 
 
 @torch.no_grad()
@@ -224,8 +212,7 @@ def _lost(
         heads = [head for layer, head in sets if layer == call.layer]
         if not heads:
             return None
-        seen = call.seen(row)[0, :, 0].expand(call.heads, -1)
-        weights = call.weights(call.block_scores(row).masked_fill(~seen[:, None], -torch.inf))[0, :, 0]
+        weights, seen = (one[0, :, 0].expand(call.heads, -1) for one in call.attention(row))
         out = call.output().clone()
         for head in heads:
             named = sets[call.layer, head].to(row.device)

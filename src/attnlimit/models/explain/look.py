@@ -16,10 +16,12 @@ from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import MODELS_BIN_ABOVE, prepare_seen
 from attnlimit.models.budget.needed import RANDOM
 from attnlimit.models.explain.reads import agreement, along, certainty, first_within, read_only
-from attnlimit.models.explain.result import DECADES, NAMED, STEPS, Lost, Map, Read
+from attnlimit.models.explain.result import DECADES, NAMED, STEPS, HeadRead, Lost, Map
 from attnlimit.models.explain.roles import counted_queries, roles_of, shares
 from attnlimit.models.see.call import Call, wide
-from attnlimit.models.see.progress import Progress
+from attnlimit.models.see.interface import observe
+from attnlimit.models.see.load import Loaded, run_backbone
+from attnlimit.models.see.progress import Progress, unheard
 
 LISTED = 16
 """Keys that a chosen token lists, at most."""
@@ -32,9 +34,18 @@ HALF = 0.5
 class Passed:
     """Takes every call of a pass over texts whose tokens attend to their own text."""
 
-    def __init__(self) -> None:
-        self.layers, self.seen = 0, set[int]()
-        self.progress: Progress | None = None
+    def __init__(self, ids: Int[Tensor, "*texts tokens"]) -> None:
+        self.ids, self.seen = ids, set[int]()
+
+    def over(self, loaded: Loaded, progress: Progress = unheard) -> None:
+        """The model reads the texts."""
+
+        def handle(call: Call) -> None:
+            self.handle(call)
+            progress(len(self.seen), len(observed.layers))
+
+        with torch.no_grad(), observe(loaded.model, handle) as observed:
+            run_backbone(loaded, input_ids=self.ids.view(-1, self.ids.shape[-1]).to(loaded.model.device))
 
     def handle(self, call: Call) -> None:
         if call.own_key != 0 or call.query.shape[2] != call.key.shape[2]:
@@ -48,8 +59,6 @@ class Passed:
             )
         self.layer(call)
         self.seen.add(call.layer)
-        if self.progress is not None:
-            self.progress(len(self.seen), self.layers)
 
     def layer(self, call: Call) -> None:
         raise NotImplementedError
@@ -59,8 +68,8 @@ class Made(Passed):
     """The roles' shares on texts of random tokens that are said twice, at the second time."""
 
     def __init__(self, ids: Int[Tensor, "texts tokens"], before: int, after: int) -> None:
-        super().__init__()
-        self.ids, length = ids, ids.shape[1]
+        super().__init__(ids)
+        length = ids.shape[1]
         self.special = torch.zeros(length, dtype=torch.bool)
         self.special[:before] = True
         self.special[length - after :] = True
@@ -70,8 +79,7 @@ class Made(Passed):
     def layer(self, call: Call) -> None:
         device = call.query.device
         rows, special = self.rows.to(device), self.special.to(device)
-        seen, scores = call.seen(rows), call.block_scores(rows)
-        weights = call.weights(scores.masked_fill(~seen, -torch.inf))
+        weights, seen = call.attention(rows)
         each = [
             shares(weights[k], seen[min(k, len(seen) - 1)], roles_of(ids.to(device), special, rows))
             for k, ids in enumerate(self.ids)
@@ -97,11 +105,11 @@ class Look(Passed):
         rel_error: float,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
-        self.ids, self.special, self.gradients, self.half = ids, special, gradients, half
+        super().__init__(ids)
+        self.special, self.gradients, self.half = special, gradients, half
         self.chosen, self.rel_error, self.generator = chosen, rel_error, generator
         self.parts: dict[str, list[Tensor]] = {}
-        self.reads: list[list[Read]] = [[] for _ in chosen]
+        self.reads: list[list[HeadRead]] = [[] for _ in chosen]
         self.sets: list[dict[tuple[int, int], Bool[Tensor, " tokens"]]] = [{} for _ in chosen]
         """Of each chosen token: the needed keys of every head."""
 
@@ -115,7 +123,7 @@ class Look(Passed):
 
     def _block(self, call: Call, rows: Int[Tensor, " m"]) -> dict[str, Tensor]:
         """The map of one layer at some queries."""
-        weights, seen = _weights(call, rows)
+        weights, seen = (one[0].expand(-1, len(rows), -1) for one in call.attention(rows))
         values = wide(call.value[0]).repeat_interleave(call.groups, 0)
         top = weights.topk(min(NAMED, weights.shape[-1]), -1)
         named = torch.zeros_like(weights, dtype=torch.bool).scatter_(-1, top.indices, True) & seen
@@ -124,9 +132,8 @@ class Look(Passed):
         explained = read_only(weights, values, named, seen)
         number = seen.sum(-1)
         size = values.square().sum(-1).mean(-1)[:, None]
-        found, chance = shares(
-            weights, seen, roles_of(self.ids.to(rows.device), self.special.to(rows.device), rows)
-        )
+        ids, special = self.ids.to(rows.device), self.special.to(rows.device)
+        found, chance = shares(weights, seen, roles_of(ids, special, rows))
         parts = {
             "keys": top.indices,
             "weights": top.values,
@@ -142,30 +149,24 @@ class Look(Passed):
 
     def _choose(self, call: Call, place: int, at: int) -> None:
         """Every head at one chosen query."""
-        weights, seen = (
-            one[:, 0].double() for one in _weights(call, torch.tensor([at], device=call.query.device))
-        )
-        seen = seen.bool().expand(call.heads, -1)
+        row = torch.tensor([at], device=call.query.device)
+        weights, seen = (one[0, :, 0].expand(call.heads, -1) for one in call.attention(row))
+        weights = weights.double()
         values = call.value[0].repeat_interleave(call.groups, 0).double()
-        found = [
-            self._head(call.layer, head, at, weights[head], values[head], seen[head])
-            for head in range(call.heads)
-        ]
+        g = self.gradients[call.layer][:, at].to(weights).unbind(1) if self.gradients else [None] * call.heads
+        found = [self._head(*known) for known in zip(g, weights, values, seen, strict=True)]
         sets = torch.stack([named for _, named in found])
         halves = _half_seen(call, at, sets)
         for head, (read, named) in enumerate(found):
             weight = float((weights[head] * named).sum())
             ends = (max(0.0, weight - halves[head]), min(1.0, weight + halves[head]))
-            self.reads[place].append(
-                Read(layer=call.layer, head=head, weight_interval=ends, measured=None, **read)
-            )
+            read |= {"layer": call.layer, "head": head, "weight_interval": ends, "measured": None}
+            self.reads[place].append(HeadRead(**read))
             self.sets[place][call.layer, head] = named.cpu()
 
     def _head(
         self,
-        layer: int,
-        head: int,
-        at: int,
+        g: Float[Tensor, "draws d"] | None,
         p: Float[Tensor, " n"],
         v: Float[Tensor, "n d"],
         seen: Bool[Tensor, " n"],
@@ -188,9 +189,8 @@ class Look(Passed):
             "others_weight": float((p * (seen & ~named)).sum()),
             "certainty": float(sure),
         }
-        if not self.gradients:
+        if g is None:
             return read | dict.fromkeys(("needed_for_answer", "matters", "agreement", "predicted")), named
-        g = self.gradients[layer][:, at, head].to(p)
         return read | self._for_answer(g, p, v, order, steps, needed), named
 
     def _for_answer(
@@ -214,10 +214,9 @@ class Look(Passed):
         sets.scatter_(1, order[rolls.argsort(1)[:, :needed]], True)
         by_step, random = lost(steps), lost(read_only(p.expand(RANDOM_SETS, -1), v, sets, seen))
         parts = p[order] * (g @ (v[order] - output).T)
+        (all_of_it,) = lost(torch.zeros_like(steps[:1]))
         return {
-            "needed_for_answer": first_within(
-                by_step, self.rel_error**2 * lost(torch.zeros_like(steps[:1]))[0]
-            ),
+            "needed_for_answer": first_within(by_step, self.rel_error**2 * all_of_it),
             "matters": float(by_step[0]),
             "agreement": agreement(parts, NAMED) if len(g) > 1 else None,
             "predicted": Lost(float(by_step[needed]), float(random.mean())),
@@ -247,12 +246,6 @@ class Look(Passed):
             matters=matters,
             seen=all_heads("seen").astype(np.uint16),
         )
-
-
-def _weights(call: Call, rows: Int[Tensor, " m"]) -> tuple[Float[Tensor, "heads m n"], Bool[Tensor, "_ m n"]]:
-    """Attention weights of the first text at some queries, and which keys they see."""
-    seen = call.seen(rows)[0].expand(-1, len(rows), -1)
-    return call.weights(call.block_scores(rows).masked_fill(~seen, -torch.inf))[0], seen
 
 
 def _half_seen(call: Call, at: int, named: Bool[Tensor, "heads n"]) -> list[float]:

@@ -1,20 +1,14 @@
 """An explanation as an object, and its record.
 
-The record is a JSON object, made so that 1,000 tokens of a model with 270 heads take under 6 MB:
+The record is a JSON object, made so that 1,000 tokens of a model with 270 heads take under 6 MB. It has the fields of
+`Explanation`, schema, and roles (the eight names, in the order of every list of shares). The arrays of the map, for every
+head and token, are {"dtype", "shape", "data": base64, little-endian}:
 
-    schema, model, kind, title, text, cut, rel_error, level, seed, unit, method
-    tokens   {"pieces": [word pieces], "start": [...], "end": [...], "special": [true where the tokenizer added it]}
-             text[start:end] is what a token stands for (start = end for special ones); `cut` says whether text follows
-    roles    the eight names, in the order of every list of shares
-    heads    one object a head, by layer and head: see `HeadRoles`
-    links    rank correlations over heads: {"role", "quantity", "value", "low", "high"}
-    map      for every head and token, as arrays {"dtype", "shape", "data": base64, little-endian}:
-             keys      u2 (heads, tokens, 4)  the keys of largest weight, largest first
-             weights   u1 (heads, tokens, 4)  their attention weights times 255; 0: no such key
-             certainty u1 (heads, tokens)     times 255
-             matters   u1 (heads, tokens)     10^((q − 1)/16 − 12), q = 0 for nothing; null if the answer was not looked at
-             seen      u2 (layers, tokens)    how many keys a query sees
-    chosen   one object for each chosen token: see `Chosen` and `Read`
+    keys      u2 (heads, tokens, 4)  the keys of largest weight, largest first
+    weights   u1 (heads, tokens, 4)  their attention weights times 255; 0: no such key
+    certainty u1 (heads, tokens)     times 255
+    matters   u1 (heads, tokens)     10^((q − 1)/16 − 12), q = 0 for nothing; null if the answer was not looked at
+    seen      u2 (layers, tokens)    how many keys a query sees
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, UInt8, UInt16
@@ -31,7 +25,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
-from attnlimit.files.strict import from_record, read_record, record, to_record
+from attnlimit.files.strict import OwnRecord, from_record, read_record, record, to_record
 
 SCHEMA = "attnlimit.explain/1"
 REMEDY = "`attnlimit explain MODEL --out DIR` makes one."
@@ -53,7 +47,7 @@ KINDS = {"keys": "u2", "weights": "u1", "certainty": "u1", "matters": "u1", "see
 DECADES, STEPS = 12, 16
 """`matters` is kept on a logarithmic scale from 10^−12 on, so many steps a factor of ten."""
 
-P = TypeVar("P", "HeadRoles", "Read")
+P = TypeVar("P", "HeadRoles", "HeadRead")
 Interval = tuple[float, float, float]
 """A number, and both ends of its interval."""
 
@@ -120,7 +114,7 @@ class Lost:
 
 
 @record
-class Read:
+class HeadRead:
     """What a head reads at one token: some keys by weight, and the average of the others."""
 
     layer: NonNegativeInt
@@ -151,22 +145,22 @@ class Read:
 
 
 @record
-class Chosen:
+class TokenRead:
     """A token, and what every head reads there."""
 
     token: NonNegativeInt
-    reads: tuple[Read, ...]
+    reads: tuple[HeadRead, ...]
     measured: Lost | None
     """All heads together."""
 
-    def read(self, layer: int, head: int) -> Read:
+    def read(self, layer: int, head: int) -> HeadRead:
         """What one head reads there."""
         return _of(self.reads, layer, head)
 
 
 @record
 class Tokens:
-    """Word pieces and where they stand in the text."""
+    """Word pieces and where they stand in the text: text[start:end], start = end for those that the tokenizer added."""
 
     pieces: tuple[str, ...]
     start: tuple[NonNegativeInt, ...]
@@ -217,8 +211,8 @@ class Map:
 
 
 @record
-class Facts:
-    """What was explained, and how."""
+class Explanation:
+    """What every head of a model reads on a text: what was explained and how, and then what was found."""
 
     model: str
     kind: str
@@ -238,18 +232,11 @@ class Facts:
     unit: str | None
     """What the answer's loss is counted in."""
     method: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Explanation:
-    """What every head of a model reads on a text."""
-
-    facts: Facts
     tokens: Tokens
     heads: tuple[HeadRoles, ...]
     links: tuple[Link, ...]
-    map: Map
-    chosen: tuple[Chosen, ...]
+    map: Annotated[Map, OwnRecord]
+    chosen: tuple[TokenRead, ...]
 
     def __post_init__(self) -> None:
         heads, tokens = self.map.keys.shape[:2]
@@ -260,13 +247,13 @@ class Explanation:
             )
 
     def __repr__(self) -> str:
-        return f"Explanation({self.facts.model}, {len(self.heads)} heads, {len(self.tokens)} tokens)"
+        return f"Explanation({self.model}, {len(self.heads)} heads, {len(self.tokens)} tokens)"
 
     def head(self, layer: int, head: int) -> HeadRoles:
         """One head over the whole text."""
         return _of(self.heads, layer, head)
 
-    def words(self, read: Read, most: int = NAMED) -> str:
+    def words(self, read: HeadRead, most: int = NAMED) -> str:
         """What a head reads at a token: keys with their weights, and the average of the others."""
         shown = [
             f"{self.tokens.pieces[key].strip()} ({key}) {weight:.2f}"
@@ -282,12 +269,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """See the top of this file."""
-        listed = {
-            name: [to_record(one) for one in getattr(self, name)] for name in ("heads", "links", "chosen")
-        }
-        tokens = to_record(self.tokens)
-        made = {"tokens": tokens, "roles": list(ROLES), "map": self.map.to_dict(), **listed}
-        return {"schema": SCHEMA, **to_record(self.facts), **made}
+        return {"schema": SCHEMA, "roles": list(ROLES), **to_record(self)}
 
     def save(self, path: str | Path) -> Path:
         return write_json(path, self.to_dict())
@@ -301,14 +283,9 @@ class Explanation:
     def _read(cls, given: dict[str, Any]) -> Explanation:
         if given.pop("roles", None) != list(ROLES):
             raise InputError(f"roles must be {', '.join(ROLES)}.")
-        tokens = from_record(Tokens, given.pop("tokens", None), "tokens")
-        places = Map.from_dict(given.pop("map", None))
-        heads, links, chosen = (
-            _listed(given.pop(name, None), kind, name)
-            for name, kind in (("heads", HeadRoles), ("links", Link), ("chosen", Chosen))
-        )
-        facts = from_record(Facts, given, "the explanation")
-        return cls(facts, tokens, heads, links, places, chosen)
+        parts = {"heads": HeadRoles, "links": Link, "chosen": TokenRead}
+        named = {name: (kind, f"{name}, number") for name, kind in parts.items()}
+        return from_record(cls, given, "the explanation", **named)
 
 
 def _of(parts: Sequence[P], layer: int, head: int) -> P:
@@ -319,12 +296,6 @@ def _of(parts: Sequence[P], layer: int, head: int) -> P:
     raise InputError(
         f"There is no head {head} of layer {layer}: the last one is head {last.head} of layer {last.layer}."
     )
-
-
-def _listed(given: object, kind: type[Any], name: str) -> tuple[Any, ...]:
-    if not isinstance(given, list):
-        raise InputError(f"{name} must be a list, got {type(given).__name__}.")
-    return tuple(from_record(kind, one, f"{name}, number {k}") for k, one in enumerate(given))
 
 
 def _number(role: str) -> int:

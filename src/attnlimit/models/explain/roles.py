@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.models.explain.result import ROLES, HeadRoles, Interval, Link
+from attnlimit.models.judge.intervals import bounds, drawn_counts
 from attnlimit.numerics.ranks import rank_correlation
 
 OWN, SINK, PREVIOUS, SAME, INDUCTION, WINDOW, CONTENT, BROAD = range(len(ROLES))
@@ -83,17 +84,11 @@ def with_intervals(
     found: Float[Tensor, "heads m roles"], level: float, generator: torch.Generator
 ) -> Float[Tensor, "heads roles 3"]:
     """Means over queries and the percentile interval over resampled stretches of them."""
-    parts = torch.stack(
-        [one.double().mean(1) for one in found.tensor_split(min(STRETCHES, found.shape[1]), 1)]
-    )
-    drawn = torch.randint(len(parts), (RESAMPLES, len(parts)), generator=generator)
-    counts = torch.zeros(RESAMPLES, len(parts), dtype=torch.float64).scatter_add_(
-        1, drawn, torch.ones(drawn.shape, dtype=torch.float64)
-    )
-    tail = (1 - level) / 2
-    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    stretches = found.double().tensor_split(min(STRETCHES, found.shape[1]), 1)
+    parts = torch.stack([one.mean(1) for one in stretches])
+    counts = drawn_counts(len(parts), RESAMPLES, generator)
     means = torch.einsum("bs,shr->bhr", counts / len(parts), parts)
-    return torch.cat([found.double().mean(1)[None], means.quantile(ends, dim=0)]).movedim(0, -1)
+    return torch.stack([found.double().mean(1), *bounds(means, level)], -1)
 
 
 def as_intervals(found: Float[Tensor, "roles 3"]) -> tuple[Interval, ...]:

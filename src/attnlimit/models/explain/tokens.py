@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.analyse.analyze import DEFAULT_TOKENS
 from attnlimit.models.explain.result import Tokens
 from attnlimit.models.see.load import Loaded
@@ -28,6 +28,11 @@ def read_tokens(
     loaded: Loaded, text: str, most: int | None
 ) -> tuple[Int[Tensor, "1 tokens"], Tokens, str, bool]:
     """The text's first tokens between the model's special ones, the text that they stand for, and whether more follows."""
+    if loaded.kind == "seq2seq":
+        raise ModelNotSupported(
+            f"{loaded.name} reads one text and writes another, and its decoder attends to both: what a token reads is "
+            "explained within one text. Load its encoder (task='encoder')."
+        )
     tokenizer = loaded.need_tokenizer()
     if most is None:
         most = min(DEFAULT_TOKENS, positions(loaded.model) or DEFAULT_TOKENS)

@@ -1,10 +1,15 @@
 """What budgets do to a model's own task."""
 
 from attnlimit.models.judge.compare import Comparison, compare
-from attnlimit.models.judge.downstream import DownstreamCurve, downstream_curve, example_horizons
-from attnlimit.models.judge.needles import NEEDLES, Needle, NeedleResult
-from attnlimit.models.judge.splits import SplitComparison, compare_splits
-from attnlimit.models.judge.trial import Trial
+from attnlimit.models.judge.downstream import (
+    DownstreamCurve,
+    SplitComparison,
+    compare_splits,
+    downstream_curve,
+    example_horizons,
+)
+from attnlimit.models.judge.needles import NEEDLES, Needle
+from attnlimit.models.judge.trial import Trial, Tried
 from attnlimit.models.judge.verify import Allowed, Verification, verify
 
 __all__ = [
@@ -13,9 +18,9 @@ __all__ = [
     "Comparison",
     "DownstreamCurve",
     "Needle",
-    "NeedleResult",
     "SplitComparison",
     "Trial",
+    "Tried",
     "Verification",
     "compare",
     "compare_splits",

@@ -19,14 +19,14 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
 from attnlimit.files.strict import from_record, read_record, record, to_record
-from attnlimit.inputs import as_count
+from attnlimit.inputs import Count
 from attnlimit.models.analyse.analyze import digest
 from attnlimit.models.analyse.run import Facts, Run
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Predicted
-from attnlimit.models.judge.intervals import Uncertain, crossed_means, uncertain
+from attnlimit.models.judge.intervals import Uncertain, averaged
 from attnlimit.models.judge.methods import METHODS, OURS, Ground, Plan, methods
-from attnlimit.models.judge.trial import checked_seeds
+from attnlimit.models.judge.trial import checked_seeds, different
 from attnlimit.models.see.gradient import CHANGE, answer_error, model_answer
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
@@ -58,8 +58,7 @@ class Point:
 
     def measured(self, level: float) -> Uncertain:
         """The mean, with its interval over seeds and windows."""
-        cells = torch.tensor(self.changes, dtype=torch.float64)
-        return uncertain(cells.mean(), crossed_means(cells, torch.Generator().manual_seed(0)), level)
+        return Uncertain(*map(float, averaged(torch.tensor(self.changes, dtype=torch.float64), level)))
 
     @property
     def value(self) -> float:
@@ -168,7 +167,7 @@ def compare(
     texts: Sequence[str | Document],
     *,
     keys: Sequence[float] = (0.05, 0.1, 0.2),
-    windows: int = 4,
+    windows: Count = 4,
     seeds: Sequence[int] = (0,),
     level: float = 0.95,
     progress: Progress | None = None,
@@ -176,38 +175,29 @@ def compare(
     """KL(full ‖ sampled) of the model's answer (for an encoder: the squared change of its embedding) with these shares of
     the keys, for the run's budgets and for other methods (`attnlimit.models.judge.methods`), on windows of text as long as the
     run's that it did not read. Methods that are fitted to a share of keys are fitted on the first window."""
-    shares, seeds = _checked_shares(keys), checked_seeds(seeds)
-    level, unit = checked_level(level), _unit(loaded, run)
+    what = "shares of all keys, above 0 and at most 1"
+    shares = sorted(map(float, different(keys, lambda one: 0 < one <= 1, "keys", what)))
+    seeds, level, unit = checked_seeds(seeds), checked_level(level), _unit(loaded, run)
     run.budgets(keys=shares[-1], split="answer").check_fits(loaded.model)
-    found = held_out(loaded, run, texts, as_count(windows, "windows"))
+    found = held_out(loaded, run, texts, windows)
     ground = Ground(loaded, run, found[0])
     grouped = run.answer is not None and run.answer.group > 1
     asked = [(name, share) for name in methods(grouped) for share in shares]
     steps = Steps(progress, len(asked) * (1 + len(found) * len(seeds)))
-    plans = []
+    tallies = []
     for name, share in asked:
-        plans.append(METHODS[name](ground, share))
+        tallies.append(_Tally(METHODS[name](ground, share), seeds))
         steps.skip(1)
-    work = _Work(loaded, plans, seeds, steps)
-    for ids in found:
-        work.add(ids[None].to(loaded.device))
-    points = [
-        Point(
-            name,
-            share,
-            (group if grouped and group == group else read) / seen,
-            group / seen if group == group else None,
-            tuple(map(tuple, changes)),
-            plan.budgets.predicted,
-        )
-        for (name, share), plan, (read, seen, group), changes in zip(
-            asked, plans, work.keys, work.changes, strict=True
-        )
-    ]
+    for ids in found.to(loaded.device).split(1):
+        with torch.no_grad():
+            full = model_answer(loaded, ids)
+        for tally in tallies:
+            for seed in range(len(seeds)):
+                tally.add(loaded, ids, full, seed)
+                steps.skip(1)
+    points = tuple(one.point(name, share, grouped) for (name, share), one in zip(asked, tallies, strict=True))
     facts = run.facts
-    return Comparison(
-        facts.model, known_by(facts), unit, facts.tokens, len(found), seeds, level, tuple(points)
-    )
+    return Comparison(facts.model, known_by(facts), unit, facts.tokens, len(found), seeds, level, points)
 
 
 def known_by(facts: Facts) -> str:
@@ -231,33 +221,32 @@ def held_out(
     return found[:windows]
 
 
-class _Work:
-    """All plans on one window after the other: the full model runs once for each."""
+class _Tally:
+    """What a plan does, by seed and window, and the keys that it reads, sees and takes from key heads."""
 
-    def __init__(self, loaded: Loaded, plans: Sequence[Plan], seeds: Sequence[int], steps: Steps) -> None:
-        self.loaded, self.plans, self.steps = loaded, plans, steps
-        self.generators = [[torch.Generator().manual_seed(seed) for seed in seeds] for _ in plans]
-        self.changes: list[list[list[float]]] = [[[] for _ in seeds] for _ in plans]
-        self.keys = [[0.0, 0.0, 0.0] for _ in plans]
+    def __init__(self, plan: Plan, seeds: Sequence[int]) -> None:
+        self.plan, self.keys = plan, [0.0, 0.0, 0.0]
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.changes: list[list[float]] = [[] for _ in seeds]
 
-    def add(self, ids: Int[Tensor, "1 tokens"]) -> None:
-        with torch.no_grad():
-            full = model_answer(self.loaded, ids)
-        for place, plan in enumerate(self.plans):
-            cells = self.changes[place]
-            for generator, cell in zip(self.generators[place], cells, strict=True):
-                again = cell is not cells[0] and not plan.draws
-                cell.append(cells[0][-1] if again else self._change(full, ids, place, generator))
-                self.steps.skip(1)
-
-    def _change(self, full: Tensor, ids: Tensor, place: int, generator: torch.Generator) -> float:
-        plan, model = self.plans[place], self.loaded.model
-        sampling = sampled_attention(model, plan.budgets, generator=generator, sizes=plan.sizes)
+    def add(self, loaded: Loaded, ids: Int[Tensor, "1 tokens"], full: Tensor, seed: int) -> None:
+        plan, first = self.plan, self.changes[0]
+        if seed and not plan.draws:  # nothing is left to chance
+            self.changes[seed].append(first[-1])
+            return
+        generator = self.generators[seed]
+        sampling = sampled_attention(loaded.model, plan.budgets, generator=generator, sizes=plan.sizes)
         with torch.no_grad(), sampling as attended:
-            answer = model_answer(self.loaded, ids)
-        for k, part in enumerate((attended.keys, attended.seen, attended.group)):
-            self.keys[place][k] += float(part.sum())
-        return answer_error(full, answer)
+            self.changes[seed].append(answer_error(full, model_answer(loaded, ids)))
+        parts = (attended.keys, attended.seen, attended.group)
+        self.keys = [total + float(part.sum()) for total, part in zip(self.keys, parts, strict=True)]
+
+    def point(self, name: str, share: float, grouped: bool) -> Point:
+        read, seen, group = self.keys
+        by_key_head = group / seen if group == group else None
+        counted = by_key_head if grouped and by_key_head is not None else read / seen
+        changes, predicted = tuple(map(tuple, self.changes)), self.plan.budgets.predicted
+        return Point(name, share, counted, by_key_head, changes, predicted)
 
 
 def _unit(loaded: Loaded, run: Run) -> str:
@@ -269,13 +258,3 @@ def _unit(loaded: Loaded, run: Run) -> str:
     if loaded.kind == "encoder":
         return CHANGE
     return "nats a text" if loaded.kind == "classifier" else "nats a token"
-
-
-def _checked_shares(keys: object) -> tuple[float, ...]:
-    listed = tuple(keys) if isinstance(keys, Sequence) and not isinstance(keys, str) else ()
-    good = all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one <= 1 for one in listed)
-    if not listed or not good or len(set(listed)) < len(listed):
-        raise InputError(
-            f"keys must be one or several different shares of all keys, above 0 and at most 1; got {keys!r}."
-        )
-    return tuple(sorted(float(one) for one in listed))

@@ -1,4 +1,4 @@
-"""The task's metric against the keys that each head attends to."""
+"""The task's metric against the keys that each head attends to, and two ways to share keys out over heads by what they reach."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from torch import Tensor
 from attnlimit.designs import Sampling
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
+from attnlimit.files.records import Recorded, finite
 from attnlimit.inputs import Array, as_count, as_float
-from attnlimit.models.attend.sampled import sampled_attention
+from attnlimit.models.analyse.run import Run
+from attnlimit.models.attend.sampled import real_queries
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.budget.needed import RANDOM
-from attnlimit.models.judge.intervals import Uncertain, crossed_means, uncertain
+from attnlimit.models.judge.intervals import Uncertain, averaged, bounds, crossed_means
 from attnlimit.models.judge.tasks import Task, TaskResult, TaskRun
 from attnlimit.models.judge.trial import Trial
 from attnlimit.models.see.call import Call
@@ -32,9 +34,10 @@ THIRDS = ("low", "middle", "high")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class DownstreamCurve(Drawn):
+class DownstreamCurve(Recorded, Drawn):
     """A metric with all keys and with fewer, for every size, seed and example."""
 
+    also = ("values", "thirds", "full_thirds")
     model: str
     full: TaskResult
     sampled: tuple[int | None, ...]
@@ -92,26 +95,8 @@ class DownstreamCurve(Drawn):
         return {name: float(self.full.metric(part.mean())) for name, part in parts.items()}
 
     def _values(self, which: slice | Tensor) -> tuple[Uncertain, ...]:
-        found = []
-        for cells in self.per_example[:, :, which]:
-            resampled = crossed_means(cells, torch.Generator().manual_seed(0))
-            found.append(uncertain(self.full.metric(cells.mean()), self.full.metric(resampled), self.level))
-        return tuple(found)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "full": self.full.to_dict(),
-            "sampled": list(self.sampled),
-            "keys": list(self.keys),
-            "share": list(self.share),
-            "values": [one.to_dict() for one in self.values],
-            "thirds": {name: [one.to_dict() for one in part] for name, part in self.thirds.items()},
-            "full_thirds": self.full_thirds,
-            "per_example": self.per_example.tolist(),
-            "seeds": list(self.seeds),
-            "level": self.level,
-        }
+        each = (averaged(cells, self.level, self.full.metric) for cells in self.per_example[:, :, which])
+        return tuple(Uncertain(*map(float, one)) for one in each)
 
     def __repr__(self) -> str:
         points = ", ".join(
@@ -134,14 +119,13 @@ def downstream_curve(
     """The task's metric with n keys drawn in every head, for each n of `sizes`; an entry
     may also be Budgets of its own, such as an optimal split to set against the uniform ones."""
     trial = Trial() if trial is None else trial
-    budgets = [_budgets(loaded, one, sampling, trial.length(loaded)) for one in _listed(sizes)]
+    budgets = _budgets(loaded, sizes, sampling, trial.length(loaded))
     steps = Steps(progress, 1 + len(budgets) * len(trial.seeds))
     full = trial.evaluate(loaded, texts, steps.next())
     cells, keys, share = [], [], []
     for one in budgets:
-        for seed in trial.seeds:
-            with sampled_attention(loaded.model, one, generator=seed, per_query=trial.per_query) as attended:
-                cells.append(trial.evaluate(loaded, texts, steps.next()).per_example)
+        found, attended = trial.sampled(loaded, one, texts, steps)
+        cells.append(torch.stack([result.per_example for result in found]))
         keys.append(float(attended.keys_per_query.mean()))
         share.append(attended.share)
     return DownstreamCurve(
@@ -150,24 +134,108 @@ def downstream_curve(
         sampled=tuple(one if isinstance(one, int) else None for one in sizes),
         keys=tuple(keys),
         share=tuple(share),
-        per_example=torch.stack(cells).view(len(budgets), len(trial.seeds), -1),
+        per_example=torch.stack(cells),
         seeds=tuple(trial.seeds),
         level=trial.level,
     )
 
 
-def _listed(sizes: Sequence[int | Budgets]) -> list[int | Budgets]:
+def _budgets(
+    loaded: Loaded, sizes: Sequence[int | Budgets], sampling: Sampling, tokens: int
+) -> list[Budgets]:
     if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not sizes:
         raise InputError(f"sizes must be a list of numbers of keys or of Budgets, got {sizes!r}.")
-    return [one if isinstance(one, Budgets) else as_count(one, "sizes") for one in sizes]
-
-
-def _budgets(loaded: Loaded, size: int | Budgets, sampling: Sampling, tokens: int) -> Budgets:
-    if isinstance(size, Budgets):
-        size.check_fits(loaded.model)
-        return size
     layers, causal = attention_layers(loaded.model), loaded.kind == "causal-lm"
-    return Budgets.uniform(layers, size, sampling, model=loaded.name, tokens=tokens, causal=causal)
+
+    def uniform(size: object) -> Budgets:
+        n = as_count(size, "sizes")
+        return Budgets.uniform(layers, n, sampling, model=loaded.name, tokens=tokens, causal=causal)
+
+    found = [one if isinstance(one, Budgets) else uniform(one) for one in sizes]
+    for one in found:
+        one.check_fits(loaded.model)
+    return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SplitComparison(Recorded, Drawn):
+    """The same total of keys, the same for every head and optimally split, on the same examples and seeds."""
+
+    uniform: DownstreamCurve
+    split: DownstreamCurve
+    policy: str
+    objective: str
+
+    def by_horizon(self, horizons: Array) -> SplitComparison:
+        """The same with the examples of both curves in thirds."""
+        uniform, split = (one.by_horizon(horizons) for one in (self.uniform, self.split))
+        return replace(self, uniform=uniform, split=split)
+
+    @property
+    def ratios(self) -> tuple[Uncertain, ...]:
+        """For each uniform size: keys with which the split reaches the same value, over the uniform ones.
+
+        Between its sizes a curve is a straight line over log keys, made monotone first (what more keys lose is taken
+        for noise). Below the split's range the ratio is that of its least size, an upper bound; above it is ∞.
+        """
+        cells = torch.cat([self.uniform.per_example, self.split.per_example]).permute(1, 2, 0)
+        sign = 1.0 if self.uniform.full.higher_is_better else -1.0
+        found = self._ratios(sign * cells.mean((0, 1))[None])
+        resampled = self._ratios(sign * crossed_means(cells, torch.Generator().manual_seed(0)))
+        low, high = bounds(resampled.nan_to_num(posinf=1e9), self.uniform.level)
+        return tuple(
+            Uncertain(float(value), float(a), float(b) if float(b) < 1e8 else float("inf"))
+            for value, a, b in zip(found[0], low, high, strict=True)
+        )
+
+    def _ratios(self, values: Float[Tensor, "r both"]) -> Float[Tensor, "r sizes"]:
+        one, other = values.split([len(self.uniform.keys), len(self.split.keys)], 1)
+        keys, wanted = (torch.tensor(curve.keys, dtype=torch.float64) for curve in (self.split, self.uniform))
+        reached = other.cummax(1).values
+        first = (reached[:, None, :] >= one[:, :, None] - 1e-12).double().argmax(2)  # 0 also where none is
+        before = (first - 1).clamp_min(0)
+        high, low = reached.gather(1, first), reached.gather(1, before)
+        part = ((one - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+        log_keys = keys.log()
+        needed = log_keys[before] + part * (log_keys[first] - log_keys[before])
+        never = one > reached[:, -1:] + 1e-12
+        return torch.where(never, torch.inf, needed.exp() / wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        ratios = finite([one.to_dict() for one in self.ratios])  # null: more keys than were tried
+        return super().to_dict() | {"key_ratio": ratios}
+
+    def __repr__(self) -> str:
+        ratios = ", ".join(
+            f"{keys:.3g}: {one!r}" for keys, one in zip(self.uniform.keys, self.ratios, strict=True)
+        )
+        return f"SplitComparison(uniform keys per head → keys of the split for the same value, relative: {ratios})"
+
+
+def compare_splits(
+    loaded: Loaded,
+    run: Run,
+    texts: Sequence[str | Document],
+    sizes: Sequence[int],
+    *,
+    policy: str = "kept",
+    split: str = "output",
+    trial: Trial | None = None,
+    progress: Progress | None = None,
+) -> SplitComparison:
+    """The task's metric with `size` sampled keys per head in the mean, for each of `sizes`: the same number in every
+    head, and split by the run's error curves. With split "answer": one design for all heads, and what is best for the model's
+    answer, whatever the policy. Without a `trial` examples are as long as the run's."""
+    if split == "uniform":
+        raise InputError("split must be answer, output or head: uniform is what it is compared with.")
+    totals = [len(run.heads) * as_count(size, "sizes") for size in sizes]
+    ways = (("same", split), ("best", split)) if split == "answer" else ((policy, "uniform"), (policy, split))
+    budgets = [run.budgets(total=total, policy=name, split=kind) for name, kind in ways for total in totals]
+    trial = Trial(tokens=run.facts.tokens) if trial is None else trial
+    # one curve, cut in two: the full model runs once
+    curve = downstream_curve(loaded, texts, budgets, trial=trial, progress=progress)
+    half = len(totals)
+    return SplitComparison(curve.part(slice(half)), curve.part(slice(half, None)), policy, split)
 
 
 def example_horizons(loaded: Loaded, task: Task, run: TaskRun) -> Float[Tensor, " examples"]:
@@ -192,10 +260,8 @@ def example_horizons(loaded: Loaded, task: Task, run: TaskRun) -> Float[Tensor, 
 
 def call_horizons(call: Call) -> Float[Tensor, "b h"]:
     """H of every text and head of one call, padding left out."""
-    size, _, length, _ = call.query.shape
-    real = torch.ones(size, length, dtype=torch.bool) if call.real is None else call.real
-    real = real.to(call.query.device)[:, None, :, None].double()
-    key = call.key.repeat_interleave(call.groups, 1)[:, :, -length:]
+    real = real_queries(call)[:, None, :, None].double()
+    key = call.key.repeat_interleave(call.groups, 1)[:, :, -call.query.shape[2] :]
     cov_q, cov_k = (_covariance(x.double(), real) for x in (call.query, key))
     return top_horizon(cov_q, cov_k, call.scale).cpu()
 

@@ -69,11 +69,8 @@ def _ranks(
             each = each - (each * weights).sum(-1, keepdim=True)
         by = weights * each.square().mean(0).sqrt()
     by = by.masked_fill(scores == -torch.inf, -1.0)
-    return (
-        by.argsort(-1, descending=True)
-        .argsort(-1)[None]
-        .to(torch.int16 if by.shape[-1] < 2**15 else torch.int32)
-    )
+    narrow = torch.int16 if by.shape[-1] < 2**15 else torch.int32
+    return by.argsort(-1, descending=True).argsort(-1)[None].to(narrow)
 
 
 def _reading(ranks: dict[int, Tensor], share: float, curve: str) -> Handler:

@@ -51,12 +51,8 @@ class Ground:
     def alike(self, kept: Kept) -> Budgets:
         """The same kept keys in every head, and no others."""
         layers, heads = self.run.shape
-        return Budgets.uniform(
-            [heads] * layers,
-            0,
-            Sampling(draw=Different(), kept=kept, weight="rest"),
-            model=self.run.facts.model,
-        )
+        sampling = Sampling(draw=Different(), kept=kept, weight="rest")
+        return Budgets.uniform([heads] * layers, 0, sampling, model=self.run.facts.model)
 
     def look(self, kept: Kept, see: Callable[[Tensor, Tensor], None]) -> Attended:
         """Show the softmax weights of all queries, and what they do not keep, to a function; the model is the full one."""
@@ -65,10 +61,8 @@ class Ground:
             see(weights, rest)
             return rest.sum(-1, keepdim=True)
 
-        with (
-            torch.no_grad(),
-            sampled_attention(self.loaded.model, self.alike(kept), sizes=everything) as attended,
-        ):
+        sampling = sampled_attention(self.loaded.model, self.alike(kept), sizes=everything)
+        with torch.no_grad(), sampling as attended:
             run_backbone(self.loaded, input_ids=self.ids[None].to(self.loaded.device))
         return attended
 

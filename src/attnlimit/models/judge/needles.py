@@ -5,23 +5,17 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from attnlimit.errors import InputError
 from attnlimit.inputs import as_count
-from attnlimit.models.budget.budgets import Budgets
-from attnlimit.models.judge.intervals import Uncertain, compared
-from attnlimit.models.judge.tasks import Task, TaskResult, TaskRun
-from attnlimit.models.judge.trial import Trial
-from attnlimit.models.see.load import Loaded
-from attnlimit.models.see.progress import Steps
+from attnlimit.models.judge.tasks import Task, TaskRun
 from attnlimit.models.see.text import Document, special_tokens, token_ids
 
 WORDS = [
@@ -68,17 +62,22 @@ class Needle(Task):
         ids = torch.tensor([prompt + answer for prompt, answer in examples])
         lengths = torch.tensor([len(answer) for _, answer in examples])
         most = int(lengths.max())
-        parts = [_last_tokens(run.model, part, most) for part in run.blocks(ids)]
-        likeliest, nats = (torch.cat(both) for both in zip(*parts, strict=True))
+        likeliest, nats = [], []
+        for part in run.blocks(ids):
+            logits = run.model(input_ids=part, use_cache=False, logits_to_keep=most + 1).logits
+            logits, wanted = logits[:, -most - 1 : -1].float(), part[:, -most:]
+            likeliest.append((logits.argmax(-1) == wanted).cpu())
+            nats.append(cross_entropy(logits.mT, wanted, reduction="none").double().cpu())
         asked = torch.arange(most) >= most - lengths[:, None]
-        return (likeliest | ~asked).all(1), {"nats_per_answer_token": float(nats[asked].mean())}
+        extra = {"nats_per_answer_token": float(torch.cat(nats)[asked].mean())}
+        return (torch.cat(likeliest) | ~asked).all(1), extra
 
     def rows(self, run: TaskRun) -> list[list[int]]:
         return [prompt + answer for prompt, answer in self.examples(run)]
 
     def examples(self, run: TaskRun) -> list[tuple[list[int], list[int]]]:
         """Prompt and answer of every example, in tokens."""
-        count = as_count(self.enough if run.most is None else run.most, "most")
+        count = as_count(run.most, "most")
         generator = torch.Generator().manual_seed(self.seed)
         return [self._example(run, (place + 0.5) / count, generator) for place in range(count)]
 
@@ -99,15 +98,6 @@ class Needle(Task):
         return before + _with_placed(text, placed) + both[:same], both[same:]
 
 
-class Single(Needle):
-    """One number with a name, somewhere in the text."""
-
-    name = "single needle"
-
-    def puzzle(self, depth: float, generator: torch.Generator) -> Puzzle:
-        return _numbers_asked([depth], generator)
-
-
 @dataclass(frozen=True)
 class Several(Needle):
     """Numbers with different names, one of which is asked for."""
@@ -116,8 +106,21 @@ class Several(Needle):
     keys: int = 4
 
     def puzzle(self, depth: float, generator: torch.Generator) -> Puzzle:
-        others = torch.rand(as_count(self.keys, "keys") - 1, generator=generator)
-        return _numbers_asked([depth, *others.tolist()], generator)
+        count = as_count(self.keys, "keys")
+        others = torch.rand(count - 1, generator=generator)
+        words = _drawn(WORDS, count, generator)
+        numbers = [_number(generator) for _ in words]
+        texts = [f"The {word} number is {number}." for word, number in zip(words, numbers, strict=True)]
+        question = f"\n\nQuestion: What is the {words[0]} number?\nAnswer: The {words[0]} number is"
+        return Puzzle(list(zip([depth, *others.tolist()], texts, strict=True)), question, numbers[0])
+
+
+@dataclass(frozen=True)
+class Single(Several):
+    """One number with a name, somewhere in the text."""
+
+    name = "single needle"
+    keys: int = 1
 
 
 @dataclass(frozen=True)
@@ -172,18 +175,6 @@ NEEDLES: dict[str, type[Needle]] = {
 }
 
 
-def _numbers_asked(depths: Sequence[float], generator: torch.Generator) -> Puzzle:
-    """A number with a name at each depth; the first is asked for."""
-    words = _drawn(WORDS, len(depths), generator)
-    numbers = [_number(generator) for _ in words]
-    placed = [
-        (depth, f"The {word} number is {number}.")
-        for depth, word, number in zip(depths, words, numbers, strict=True)
-    ]
-    question = f"\n\nQuestion: What is the {words[0]} number?\nAnswer: The {words[0]} number is"
-    return Puzzle(placed, question, numbers[0])
-
-
 def _equations(chain: Sequence[str]) -> list[str]:
     return [f"{name} = {value}." for value, name in pairwise(chain)]
 
@@ -231,64 +222,3 @@ def _with_placed(text: Sequence[list[int]], placed: Sequence[tuple[float, list[i
     for depth, ids in sorted(placed, key=lambda one: one[0]):
         gaps[int((ends - depth * ends[-1]).abs().argmin())] += ids
     return gaps[0] + [token for part, gap in zip(text, gaps[1:], strict=True) for token in part + gap]
-
-
-def _last_tokens(
-    model: Any, ids: Int[Tensor, "b n"], most: int
-) -> tuple[Bool[Tensor, "b most"], Float[Tensor, "b most"]]:
-    """For the last tokens of each row: is it the likeliest one, and −log p."""
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=most + 1).logits
-    logits, wanted = logits[:, -most - 1 : -1].float(), ids[:, -most:]
-    nats = cross_entropy(logits.mT, wanted, reduction="none")
-    return (logits.argmax(-1) == wanted).cpu(), nats.double().cpu()
-
-
-SOLVED = 0.5
-"""Share of examples that the full model must get right: a task that it cannot do says nothing about budgets."""
-
-
-@dataclass(frozen=True, eq=False)
-class NeedleResult:
-    """A needle task with all keys and, if the full model solves it, with budgets."""
-
-    full: TaskResult
-    sampled: tuple[TaskResult, ...] = ()
-    """One a seed; none where the full model does not solve the task."""
-    sampled_value: Uncertain | None = None
-    drop: Uncertain | None = None
-    """Full − sampled."""
-
-    @property
-    def solved(self) -> bool:
-        return self.full.value >= SOLVED
-
-    @property
-    def verdict(self) -> str:
-        """What the task says about the budgets, in words."""
-        if not self.solved:
-            return f"not solved by the full model (score {self.full.value:.2f}): says nothing about budgets"
-        return f"{self.full.value:.2f} with all keys, {self.sampled_value!r} sampled; loss {self.drop!r}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.full.name,
-            "solved": self.solved,
-            "verdict": self.verdict,
-            "full": self.full.to_dict(),
-            "sampled": [one.to_dict() for one in self.sampled],
-            "sampled_value": None if self.sampled_value is None else self.sampled_value.to_dict(),
-            "drop": None if self.drop is None else self.drop.to_dict(),
-        }
-
-
-def needle_result(
-    loaded: Loaded, budgets: Budgets, texts: Sequence[Document], trial: Trial, steps: Steps
-) -> NeedleResult:
-    """The trial's task with all keys, and with budgets if that is worth it."""
-    found = NeedleResult(trial.evaluate(loaded, texts, steps.next()))
-    if not found.solved:
-        steps.skip(len(trial.seeds))
-        return found
-    sampled = trial.sampled(loaded, budgets, texts, steps)
-    value, drop = compared(found.full, sampled, trial.level)
-    return replace(found, sampled=sampled, sampled_value=value, drop=drop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.see.gradient import answer_error, answer_of
 from attnlimit.models.see.interface import Call, observe
 from attnlimit.models.see.load import Loaded, decoder_inputs
+from attnlimit.models.see.progress import Progress, unheard
 from attnlimit.models.see.text import special_tokens
 
 
@@ -47,7 +48,7 @@ def probe(
     seeds: Sequence[int],
     *,
     per_query: bool = True,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = unheard,
 ) -> Probe:
     """Run both models over every window, the sampled one once for each seed. One window is held at a time."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -66,14 +67,11 @@ def probe(
             attended.append(used)
         by_seed = (torch.stack(part) for part in zip(*changes, strict=True))
         found.append((heads.square, _squares(full[0]), heads.error, *by_seed))
-        if progress is not None:
-            progress(done, len(windows))
+        progress(done, len(windows))
     head_square, hidden_square, *cells = zip(*found, strict=True)
     head_error, hidden_error, answer, *agreement = (torch.stack(part, 1) for part in cells)
-    keys, seen, queries, group = (
-        sum(float(getattr(one, name).sum()) for one in attended)
-        for name in ("keys", "seen", "queries", "group")
-    )
+    parts = ((one.keys, one.seen, one.queries, one.group) for one in attended)
+    keys, seen, queries, group = (sum(float(one.sum()) for one in some) for some in zip(*parts, strict=True))
     return Probe(
         head_error=head_error,
         head_square=torch.stack(head_square),

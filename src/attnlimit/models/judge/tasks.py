@@ -11,18 +11,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
+from torch.nn.utils.rnn import pad_sequence
 
 from attnlimit.errors import InputError
+from attnlimit.files.records import Recorded
 from attnlimit.inputs import as_count
 from attnlimit.models.see.load import Loaded, input_device
 from attnlimit.models.see.progress import Progress
-from attnlimit.models.see.text import Document, special_tokens, token_ids, token_windows
+from attnlimit.models.see.text import Document, frame, special_tokens, token_ids, token_windows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TaskResult:
+class TaskResult(Recorded):
     """A task's metric and the examples it is made of: value = mean of per_example, or exp of it (`logarithmic`)."""
 
+    also = ("value", "examples")
     name: str
     unit: str
     per_example: Float[Tensor, " examples"]
@@ -34,23 +37,16 @@ class TaskResult:
     def value(self) -> float:
         return float(self.metric(self.per_example.mean()))
 
+    @property
+    def examples(self) -> int:
+        return len(self.per_example)
+
     def metric(self, mean: Tensor) -> Tensor:
         """The metric for a mean over examples."""
         return mean.exp() if self.logarithmic else mean
 
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "value": self.value,
-            "unit": self.unit,
-            "higher_is_better": self.higher_is_better,
-            "examples": len(self.per_example),
-            "extra": dict(self.extra),
-            "per_example": self.per_example.tolist(),
-        }
-
     def __repr__(self) -> str:
-        return f"TaskResult({self.name} {self.value:.4g} ({self.unit}), {len(self.per_example)} examples)"
+        return f"TaskResult({self.name} {self.value:.4g} ({self.unit}), {self.examples} examples)"
 
 
 @dataclass(frozen=True)
@@ -95,11 +91,9 @@ class OutputTask(Task):
 
     def outputs(self, run: TaskRun) -> Float[Tensor, "rows d"]:
         """The outputs for the rows of the examples."""
-        rows = self.rows(run)
-        found: dict[int, Tensor] = {}
-        for places, inputs in run.padded(rows):
-            found.update(zip(places.tolist(), self.output(run, inputs).double().cpu(), strict=True))
-        return torch.stack([found[place] for place in range(len(rows))])
+        found = [(places, self.output(run, inputs)) for places, inputs in run.padded(self.rows(run))]
+        order, outputs = (torch.cat(part) for part in zip(*found, strict=True))
+        return outputs.double().cpu()[order.argsort()]
 
     @abstractmethod
     def output(self, run: TaskRun, inputs: dict[str, Tensor]) -> Float[Tensor, "batch d"]:
@@ -202,12 +196,7 @@ class Retrieval(OutputTask):
             raise InputError(
                 f"Retrieval needs at least 2 texts to tell apart, got {len(found)}: give several files, or a .jsonl."
             )
-        before, after = special_tokens(run.tokenizer)
-        room = run.tokens - len(before) - len(after)
-        if room < 1:
-            raise InputError(
-                f"tokens must be above {run.tokens - room}, the special tokens, got {run.tokens}."
-            )
+        before, after, room = frame(run.tokenizer, run.tokens)
         halves = []
         for document in found:
             ids = token_ids(run.tokenizer, document.text)
@@ -305,7 +294,7 @@ class TaskRun:
     tokens: int
     most: int | None
     batch: int
-    progress: Progress | None
+    progress: Progress
 
     def windows(self) -> Tensor:
         return token_windows(self.tokenizer, self.documents, self.tokens, most=self.most)
@@ -313,16 +302,14 @@ class TaskRun:
     def first_documents(self) -> list[Document]:
         return self.documents[: None if self.most is None else as_count(self.most, "most")]
 
-    def blocks(self, rows: Tensor, logits: bool = True) -> Iterator[Tensor]:
+    def blocks(self, rows: Tensor) -> Iterator[Tensor]:
         """Rows of equal length, a batch at a time, on the model's device."""
-        size = as_count(self.batch, "batch")
-        if logits:
-            vocabulary = int(getattr(self.model.config, "vocab_size", 1))
-            size = min(size, max(1, LOGITS_AT_ONCE // (rows.shape[1] * vocabulary)))
-        parts = rows.split(size)
+        vocabulary = int(getattr(self.model.config, "vocab_size", 1))
+        most = max(1, LOGITS_AT_ONCE // (rows.shape[1] * vocabulary))
+        parts = rows.split(min(as_count(self.batch, "batch"), most))
         for done, part in enumerate(parts, 1):
             yield part.to(input_device(self.model))
-            self._tell(done, len(parts))
+            self.progress(done, len(parts))
 
     def padded(self, rows: Sequence[list[int]]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """(places of the rows, inputs) of rows of any length, similar ones together, padded on the right."""
@@ -333,18 +320,8 @@ class TaskRun:
         parts = [order[start : start + size] for start in range(0, len(order), size)]
         device = input_device(self.model)
         for done, places in enumerate(parts, 1):
-            width = max(len(rows[place]) for place in places)
-            ids = torch.full((len(places), width), 0 if pad is None else pad)
-            mask = torch.zeros_like(ids)
-            for row, place in enumerate(places):
-                ids[row, : len(rows[place])] = torch.tensor(rows[place])
-                mask[row, : len(rows[place])] = 1
-            yield (
-                torch.tensor(places),
-                {"input_ids": ids.to(device), "attention_mask": mask.to(device)},
-            )
-            self._tell(done, len(parts))
-
-    def _tell(self, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(done, total)
+            some = [torch.tensor(rows[place]) for place in places]
+            ids = pad_sequence(some, batch_first=True, padding_value=pad or 0)
+            mask = pad_sequence([torch.ones_like(row) for row in some], batch_first=True)
+            yield torch.tensor(places), {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+            self.progress(done, len(parts))

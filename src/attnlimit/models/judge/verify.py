@@ -12,14 +12,14 @@ from torch import Tensor
 
 from attnlimit.doors import door
 from attnlimit.errors import InputError
+from attnlimit.files.records import Recorded
 from attnlimit.files.strict import to_record
-from attnlimit.inputs import as_count
+from attnlimit.inputs import Count
 from attnlimit.models.budget.budgets import Budgets, Predicted
-from attnlimit.models.judge.intervals import Uncertain, bounds, compared, crossed_means, uncertain
-from attnlimit.models.judge.needles import NeedleResult, needle_result
+from attnlimit.models.judge.intervals import Uncertain, averaged
 from attnlimit.models.judge.probe import Probe, probe
-from attnlimit.models.judge.tasks import Task, TaskResult
-from attnlimit.models.judge.trial import Trial
+from attnlimit.models.judge.tasks import Task
+from attnlimit.models.judge.trial import SOLVED, Trial, Tried
 from attnlimit.models.see.gradient import CHANGE, NATS
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
@@ -33,7 +33,7 @@ FLOOR = 1e-3
 
 @door
 @dataclass(frozen=True)
-class Allowed:
+class Allowed(Recorded):
     """What still counts as holding."""
 
     slack: float = 0.1
@@ -44,16 +44,16 @@ class Allowed:
     """Loss of the task's metric: accuracy lost, or relative growth of perplexity."""
 
     def __post_init__(self) -> None:
-        for name in ("slack", "heads", "drop"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        for name, value in vars(self).items():
+            if not 0 <= value < torch.inf:
                 raise InputError(f"{name} must be a finite number of at least 0, got {value!r}.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Verification:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Verification(Tried):
     """Full against sampled: errors of heads, layers and logits, the model's task, and whether the budgets hold."""
 
+    also = ("holds", "verdict", "failures")
     unknown: ClassVar[str] = "predicted is nan where budgets do not say"
 
     model: str
@@ -81,13 +81,9 @@ class Verification:
     """The same over those of full attention."""
     key_head_share: float
     """The share of its keys that a key head gives, all query heads of its group together: what memory sees."""
-    full: TaskResult
-    sampled: tuple[TaskResult, ...]
-    """One a seed."""
     sampled_value: Uncertain
     drop: Uncertain
-    """What is lost of the metric: full − sampled, or sampled/full − 1 for perplexity."""
-    needles: tuple[NeedleResult, ...] = ()
+    needles: tuple[Tried, ...] = ()
     """Needle tasks, if asked for; they do not enter the verdict."""
 
     @property
@@ -124,9 +120,8 @@ class Verification:
                 f"{self.measured[layer, head]:.3g} measured, {self.predicted[layer, head]:.3g} predicted."
             )
         predicted = self.answer_predicted
-        if predicted is not None and self.answer.low > (1 + self.allowed.slack) * max(
-            predicted.high, ROUNDING
-        ):
+        most = torch.inf if predicted is None else (1 + self.allowed.slack) * max(predicted.high, ROUNDING)
+        if predicted is not None and self.answer.low > most:
             found.append(f"The answer's error is {self.answer!r} {predicted.unit}, predicted {predicted}.")
         if not self.drop.value <= self.allowed.drop:
             found.append(
@@ -156,42 +151,21 @@ class Verification:
         return text
 
     def to_dict(self) -> dict[str, Any]:
+        """Fields and findings; heads, answer and task are objects of their own."""
+        found = super().to_dict()
+        grids = [found.pop(name) for name in ("predicted", "measured", "measured_low", "measured_high")]
+        columns = dict(zip(("predicted", "measured", "low", "high"), grids, strict=True))
+        columns["above"] = self.above.tolist()
         layers, heads = self.predicted.shape
-        per_head = [
-            {"layer": layer, "head": head, "predicted": float(self.predicted[layer, head])}
-            | {"measured": float(self.measured[layer, head]), "low": float(self.measured_low[layer, head])}
-            | {"high": float(self.measured_high[layer, head]), "above": bool(self.above[layer, head])}
+        found["heads"] = [
+            {"layer": layer, "head": head} | {name: grid[layer][head] for name, grid in columns.items()}
             for layer in range(layers)
             for head in range(heads)
         ]
-        return {
-            "model": self.model,
-            "holds": self.holds,
-            "verdict": self.verdict,
-            "failures": self.failures,
-            "allowed": {"slack": self.allowed.slack, "heads": self.allowed.heads, "drop": self.allowed.drop},
-            "seeds": list(self.seeds),
-            "tokens": self.tokens,
-            "windows": self.windows,
-            "level": self.level,
-            "keys": self.keys,
-            "share": self.share,
-            "key_head_share": self.key_head_share,
-            "heads": per_head,
-            "hidden": [one.to_dict() for one in self.hidden],
-            "answer": {
-                **self.answer.to_dict(),
-                "predicted": None if self.answer_predicted is None else to_record(self.answer_predicted),
-            },
-            "agreement": None if self.agreement is None else self.agreement.to_dict(),
-            "task": {
-                "full": self.full.to_dict(),
-                "sampled": [one.to_dict() for one in self.sampled],
-                "sampled_value": self.sampled_value.to_dict(),
-                "drop": self.drop.to_dict(),
-            },
-            "needles": [one.to_dict() for one in self.needles],
-        }
+        predicted = self.answer_predicted
+        found["answer"] |= {"predicted": found.pop("answer_predicted") and to_record(predicted)}
+        found["task"] = {name: found.pop(name) for name in ("full", "sampled", "sampled_value", "drop")}
+        return found
 
     def __repr__(self) -> str:
         return (
@@ -206,7 +180,7 @@ def verify(
     budgets: Budgets,
     texts: Sequence[str | Document],
     *,
-    windows: int = 8,
+    windows: Count = 8,
     trial: Trial | None = None,
     allowed: Allowed | None = None,
     needles: Sequence[Task] = (),
@@ -228,12 +202,10 @@ def verify(
     for one in more:  # what cannot be made is refused before the long work
         one.task_of(loaded).rows(one.run(loaded, given))
     steps = Steps(progress, 1 + (1 + len(more)) * (1 + len(seeds)))
-    most = as_count(windows, "windows")
-    found = token_windows(loaded.need_tokenizer(), given, trial.length(loaded), most=most)
+    found = token_windows(loaded.need_tokenizer(), given, trial.length(loaded), most=windows)
     seen = probe(loaded, budgets, found, seeds, per_query=trial.per_query, progress=steps.next())
-    full = trial.evaluate(loaded, given, steps.next())
-    sampled = trial.sampled(loaded, budgets, given, steps)
-    value, drop = compared(full, sampled, level)
+    errors = [torch.nan if one.predicted_error is None else one.predicted_error for one in budgets.entries]
+    task = trial.tried(loaded, budgets, given, steps)
     return Verification(
         model=loaded.name,
         seeds=seeds,
@@ -241,46 +213,32 @@ def verify(
         windows=len(found),
         level=level,
         allowed=allowed,
-        predicted=_predicted(budgets),
+        predicted=torch.tensor(errors, dtype=torch.float64).view(budgets.layers, budgets.heads),
         answer_predicted=budgets.predicted if budgets.tokens == trial.length(loaded) else None,
         **_errors(seen, level),
         keys=seen.attended_keys,
         share=seen.attended_share,
         key_head_share=seen.key_head_share,
-        full=full,
-        sampled=sampled,
-        sampled_value=value,
-        drop=drop,
-        needles=tuple(needle_result(loaded, budgets, given, one, steps) for one in more),
+        **vars(task),
+        needles=tuple(one.tried(loaded, budgets, given, steps, SOLVED) for one in more),
     )
 
 
-def _predicted(budgets: Budgets) -> Tensor:
-    errors = [one.predicted_error for one in budgets.entries]
-    flat = [torch.nan if error is None else error for error in errors]
-    return torch.tensor(flat, dtype=torch.float64).view(budgets.layers, budgets.heads)
-
-
 def _errors(seen: Probe, level: float) -> dict[str, Any]:
+    """Relative errors (Σ ‖sampled − full‖² / Σ ‖full‖²)^½ of heads and states, and the answer's, with their intervals."""
     generator = torch.Generator().manual_seed(0)
-    head, low, high = _relative(seen.head_error, seen.head_square, level, generator)
-    states = [
-        tensor.tolist() for tensor in _relative(seen.hidden_error, seen.hidden_square, level, generator)
-    ]
-    found: dict[str, Any] = {"measured": head, "measured_low": low, "measured_high": high}
-    found["hidden"] = tuple(Uncertain(*ends) for ends in zip(*states, strict=True))
+
+    def relative(error: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        both = torch.stack([error, square.expand_as(error)], -1)
+        return averaged(both, level, lambda sums: (sums[..., 0] / sums[..., 1]).sqrt(), generator)
+
+    heads = relative(seen.head_error, seen.head_square)
+    states = torch.stack(relative(seen.hidden_error, seen.hidden_square), 1)
+    found: dict[str, Any] = dict(zip(("measured", "measured_low", "measured_high"), heads, strict=True))
+    found["hidden"] = tuple(Uncertain(*ends) for ends in states.tolist())
     for name in ("answer", "agreement"):
         cells = getattr(seen, name)
-        known = cells is not None
-        found[name] = uncertain(cells.mean(), crossed_means(cells, generator), level) if known else None
+        found[name] = (
+            cells if cells is None else Uncertain(*map(float, averaged(cells, level, generator=generator)))
+        )
     return found
-
-
-def _relative(
-    error: Tensor, square: Tensor, level: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(Σ ‖sampled − full‖² / Σ ‖full‖²)^½ over windows and seeds, and its interval."""
-    both = torch.stack([error, square.expand_as(error)], -1)
-    resampled, means = crossed_means(both, generator), both.mean((0, 1))
-    low, high = bounds((resampled[..., 0] / resampled[..., 1]).sqrt(), level)
-    return (means[..., 0] / means[..., 1]).sqrt(), low, high

@@ -171,12 +171,10 @@ class Call:
         extra = self._extra(*self._grid(rows, stretch))
         return s if extra is None else s + extra.to(s)
 
-    def averages(self, weights: Tensor, stretch: slice = slice(None)) -> Tensor:
-        """(B, Hq, m, dv): values of a stretch of the keys, averaged with weights (B, Hq, m, k)."""
-        size, heads, m, _ = weights.shape
-        values = self.value[:, :, stretch].to(weights)
-        out = weights.reshape(size, values.shape[1], -1, weights.shape[-1]) @ values
-        return out.view(size, heads, m, -1).to(self.value.dtype)
+    def attention(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights (B, Hq, m, Lk) of some queries, and which keys they see (B, _, m, Lk)."""
+        seen = self.seen(rows)
+        return self.weights(self.block_scores(rows).masked_fill(~seen, -torch.inf)), seen
 
     def _grid(self, rows: Tensor, stretch: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         # Texts, heads, queries and keys, to broadcast to (B, Hq, m, k).

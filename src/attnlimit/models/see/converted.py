@@ -85,7 +85,7 @@ def keep(model: Any, tokenizer: Any | None, folder: Path) -> str:
                 os.fsync(written.fileno())
         new.rename(folder)
     except (OSError, SafetensorError, ValueError, RuntimeError) as problem:
-        return "" if os.path.isdir(folder) else str(problem).strip().split("\n")[0]
+        return "" if os.path.isdir(folder) else first_line(problem)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return ""
@@ -95,3 +95,8 @@ def _tidy(folder: Path) -> None:
     for old in folder.glob("*.partial"):
         if time.time() - old.stat().st_mtime > LEFT_BEHIND:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def first_line(problem: BaseException) -> str:
+    """Of what other libraries say at length."""
+    return str(problem).strip().split("\n")[0]

@@ -62,10 +62,8 @@ def answer_gradients(
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
         answer = model_answer(loaded, ids.to(loaded.device))
-        found = [
-            _gradients(answer, list(outputs.values()), loaded.kind, generator, k + 1 < draws)
-            for k in range(draws)
-        ]
+        heads = list(outputs.values())
+        found = [_gradients(answer, heads, loaded.kind, generator, k + 1 < draws) for k in range(draws)]
     return {
         layer: torch.stack([one[place][0, rows.to(one[place].device)].float() for one in found])
         for place, layer in enumerate(outputs)

@@ -63,7 +63,10 @@ def observe(model: Any, handler: Handler) -> Iterator[Observed]:
     Leaving, or the first forward pass, raises ModelNotSupported if an attention layer never came by: then the
     model does not attend through transformers' attention interface, and whatever was counted would be wrong.
     """
-    _register()
+    transformers = need_transformers()
+    transformers.AttentionInterface.register(IMPLEMENTATION, attend)
+    # The same name, or transformers would make no masks and padding would be attended to.
+    transformers.AttentionMaskInterface.register(IMPLEMENTATION, lazy_mask)
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch module from transformers, got {type(model).__name__}.")
     modules = attention_modules(model)
@@ -84,7 +87,13 @@ def observe(model: Any, handler: Handler) -> Iterator[Observed]:
     with ExitStack() as stack:
         _attach(stack, model, observed)
         yield observed
-    _check_called(model, observed)
+    missing = [layer.name for layer, count in zip(observed.layers, observed.calls, strict=True) if not count]
+    if not any(observed.calls):
+        raise _not_seen(model, "none of its layers")
+    if missing:
+        raise _not_seen(
+            model, f"{len(missing)} of its {len(observed.calls)} layers, first {missing[0]}, never"
+        )
 
 
 def check_model(model: Any, **inputs: Any) -> float:
@@ -141,13 +150,10 @@ def attend(
 ) -> tuple[Tensor, None]:
     """The attention function registered with transformers; dropout is ignored, as in evaluation."""
     observed = _ACTIVE.get(id(module))
-    if observed is None:  # another model that shares this one's config object
-        return _call(
-            LayerInfo(0, "", 0, 0, 0), module, query, key, value, attention_mask, scaling, kwargs
-        ).output(), None
-    layer = observed._layer(module, query, key)
-    call = _call(layer, module, query, key, value, attention_mask, scaling, kwargs)
-    answer = observed._handler(call)
+    # none: another model that shares this one's config object
+    layer = LayerInfo(0, "", 0, 0, 0) if observed is None else observed._layer(module, query, key)
+    call = _call(layer, module, (query, key, value), attention_mask, scaling, kwargs)
+    answer = None if observed is None else observed._handler(call)
     if answer is None:
         answer = call.output()
     wanted = (query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
@@ -161,15 +167,9 @@ def attend(
 
 
 def _call(
-    layer: LayerInfo,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Any,
-    scaling: float | None,
-    kwargs: dict[str, Any],
+    layer: LayerInfo, module: nn.Module, given: tuple[Tensor, ...], mask: Any, scaling: Any, kwargs: Any
 ) -> Call:
+    query, key, value = given
     for name in ("cache", "indices", "block_indices"):
         if kwargs.get(name) is not None:
             raise ModelNotSupported(
@@ -235,23 +235,6 @@ def _configs(model: nn.Module) -> list[Any]:
         found[id(config)] = config
         waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
     return list(found.values())
-
-
-def _register() -> None:
-    transformers = need_transformers()
-    transformers.AttentionInterface.register(IMPLEMENTATION, attend)
-    # The same name, or transformers would make no masks and padding would be attended to.
-    transformers.AttentionMaskInterface.register(IMPLEMENTATION, lazy_mask)
-
-
-def _check_called(model: nn.Module, observed: Observed) -> None:
-    if not any(observed.calls):
-        raise _not_seen(model, "none of its layers")
-    missing = [layer.name for layer, count in zip(observed.layers, observed.calls, strict=True) if not count]
-    if missing:
-        raise _not_seen(
-            model, f"{len(missing)} of its {len(observed.layers)} layers, first {missing[0]}, never"
-        )
 
 
 def _not_seen(model: nn.Module, which: str, was_run: bool = False) -> ModelNotSupported:

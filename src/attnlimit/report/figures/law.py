@@ -10,15 +10,25 @@ import numpy as np
 
 from attnlimit.drawing import Axes, Figure, figure
 from attnlimit.exact.error_law import ErrorLaw
-from attnlimit.report.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, dots, finish, panels, shades
+from attnlimit.report.figures.style import (
+    BESIDE,
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    dots,
+    finish,
+    panels,
+    shades,
+    within,
+)
 from attnlimit.studies.kinds.different_keys import DifferentErrors
 from attnlimit.studies.kinds.error_law import LawQuantiles
 
 POINTS = 61
 JUMPS = 200
 """Outcomes up to which steps are drawn."""
-BESIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-"""Right of the axes, where lines fill them."""
 
 
 @figure.register(ErrorLaw)
@@ -35,9 +45,8 @@ def error_law_figure(law: ErrorLaw) -> Figure:
     finish(left, "t (unit of the outputs)", "P(error ≤ t)", f"n = {law.n:,}")
     away = np.linspace(0.0, float(np.abs(t).max()), POINTS)
     right.plot(away, law.exceeds(away), color=BLUE, drawstyle=steps, label="exact")
-    right.plot(
-        away, [1 - normal.cdf(one) + normal.cdf(-one) for one in away], "--", color=ORANGE, label="normal"
-    )
+    beyond = [1 - normal.cdf(one) + normal.cdf(-one) for one in away]
+    right.plot(away, beyond, "--", color=ORANGE, label="normal")
     finish(right, "t (unit of the outputs)", "P(|error| > t)", log="y", ylim=(5e-4, 1.3))
     return drawn
 
@@ -50,11 +59,9 @@ def law_figure(found: Sequence[tuple[str, LawQuantiles]]) -> Figure:
         size = (one.normal[:, -1] / z[-1])[:, None].numpy()
         low, middle, high = (part / size for part in _sampled_quantiles(one))
         for k, shade in enumerate(shades(len(one.levels), 0.85)):
-            ax.plot(
-                one.n, one.exact[:, k].numpy() / size[:, 0], color=shade, label=f"{100 * one.levels[k]:g} %"
-            )
-            reach = np.stack([middle[:, k] - low[:, k], high[:, k] - middle[:, k]])
-            dots(ax, one.n, middle[:, k], reach, "o", shade, None, markersize=3)
+            exact = one.exact[:, k].numpy() / size[:, 0]
+            ax.plot(one.n, exact, color=shade, label=f"{100 * one.levels[k]:g} %")
+            within(ax, one.n, middle[:, k], low[:, k], high[:, k], "o", shade, None, markersize=3)
             ax.axhline(z[k], color=shade, linestyle="--", linewidth=0.8)
         finish(ax, "tokens n", "", title, log="x", legend=BESIDE)
     axes[0].set_ylabel("quantile of the error / standard deviation by the CLT")
@@ -92,20 +99,16 @@ def different_keys_figure(found: Sequence[tuple[str, DifferentErrors]]) -> Figur
     """Root mean square errors against n, a population a panel."""
     drawn, axes = panels(len(found), 3.6 * len(found), 4.2)
     for ax, (title, one) in zip(axes, found, strict=True):
-        _draw_ways(ax, one)
+        for name, label, look in WAYS:
+            ax.plot(one.n, getattr(one, name), label=label, **look)
+        if one.enumerated is not None:
+            ax.plot(one.n, one.enumerated, "x", color=BLACK, markersize=8, label="all sets")
+        square = one.squares.mean(0)
+        half = 1.96 * one.squares.std(0) / len(one.squares) ** 0.5 / (2 * square.sqrt())
+        dots(ax, one.n, square.sqrt(), half, "o", BLUE, "sampled, 95 %")
         finish(ax, "keys drawn n", "", title, log="xy" if one.n[-1] > 20 else "y")
         if one.n[-1] <= 20:
             ax.set_xticks(one.n)
     axes[0].set_ylabel("rms error (unit of the values)")
     _one_legend(axes)
     return drawn
-
-
-def _draw_ways(ax: Axes, one: DifferentErrors) -> None:
-    for name, label, look in WAYS:
-        ax.plot(one.n, getattr(one, name), label=label, **look)
-    if one.enumerated is not None:
-        ax.plot(one.n, one.enumerated, "x", color=BLACK, markersize=8, label="all sets")
-    square = one.squares.mean(0)
-    half = 1.96 * one.squares.std(0) / len(one.squares) ** 0.5 / (2 * square.sqrt())
-    dots(ax, one.n, square.sqrt(), half, "o", BLUE, "sampled, 95 %")

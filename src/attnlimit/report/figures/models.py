@@ -17,11 +17,12 @@ from attnlimit.report.figures.style import (
     BLUE,
     GREEN,
     ORANGE,
-    bars,
     dots,
     exponent_lines,
     finish,
+    fitted_dots,
     panels,
+    plain_ticks,
     shades,
     small_print,
 )
@@ -56,10 +57,8 @@ def _slopes(
     most = min(WIDEST, 1.1 * max(one.horizon for one in heads))
     for layer, colour in colours.items():
         some = [one for one in heads if one.layer == layer]
-        middle = np.array([one.exponent for one in some])
-        x, reach = [min(one.horizon, most) for one in some], bars(middle, [one.interval for one in some])
-        label = f"layer {layer}" if len(colours) <= 12 else None
-        dots(ax, x, middle, reach, "o", colour, label, elinewidth=0.8, capsize=0)
+        x, label = [min(one.horizon, most) for one in some], f"layer {layer}" if len(colours) <= 12 else None
+        fitted_dots(ax, some, x, "o", colour, label, elinewidth=0.8, capsize=0)
     if other:
         found = [(min(one.horizon, most), one.exponent) for one in other if one.exponent is not None]
         name = str(replace(other[0].sampling, kept=Kept()))
@@ -75,7 +74,7 @@ def _slopes(
 
 def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> None:
     """Monte Carlo with its intervals, and the closed form as a line."""
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import NullLocator
 
     sizes = heads[0].measured.n
     order = sorted(heads, key=lambda one: one.horizon)
@@ -92,9 +91,7 @@ def _curves(ax: Axes, heads: Sequence[HeadSlope], colours: dict[int, Any]) -> No
     finish(ax, "keys n", y, title, log="xy", legend=names)
     ax.set_xticks(list(sizes), [str(size) for size in sizes], fontsize=8)
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_locator(NullLocator())
+    plain_ticks(ax.yaxis, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 
 
 PICTURES = 3
@@ -105,7 +102,8 @@ def token_cloud_figure(cloud: Covered) -> Figure:
     """The picture with subsamples of three sizes, and both measures of coverage."""
     drawn, axes = panels(PICTURES + 1, 15.0, 4.2)
     picture, order = cloud.picture.numpy(), np.array(cloud.order)
-    sizes = _shown(cloud.n)
+    # the first, a middle and the last
+    sizes = sorted({cloud.n[round(k * (len(cloud.n) - 1) / (PICTURES - 1))] for k in range(PICTURES)})
     for ax, n in zip(axes, sizes, strict=False):
         ax.plot(*picture.T, ".", color="0.8", markersize=3)
         ax.plot(*picture[order[:n]].T, ".", color=BLUE, markersize=5)
@@ -116,11 +114,6 @@ def token_cloud_figure(cloud: Covered) -> Figure:
     _coverage(axes[-1], cloud)
     drawn.suptitle(f"Tokens behind layer {cloud.layer}. {cloud.weights}", fontsize=10, x=0.01, ha="left")
     return drawn
-
-
-def _shown(sizes: Sequence[int]) -> list[int]:
-    """The first, a middle and the last."""
-    return sorted({sizes[round(k * (len(sizes) - 1) / (PICTURES - 1))] for k in range(PICTURES)})
 
 
 def _coverage(ax: Axes, cloud: Covered) -> None:

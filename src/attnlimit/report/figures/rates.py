@@ -17,10 +17,10 @@ from attnlimit.report.figures.style import (
     GREEN,
     ORANGE,
     axes,
-    bars,
     dots,
     exponent_lines,
     finish,
+    fitted_dots,
     panels,
     shades,
 )
@@ -35,36 +35,28 @@ CURVES = {"rms": (BLUE, "o", "rms"), "mean_rms": (ORANGE, "s", "mean rms")}
 
 
 def sharp_rates_figure(curves: Sequence[ExactCurves]) -> Figure:
-    """Of heads on Gaussian tokens, at several horizons."""
+    """Of heads on Gaussian tokens, at several horizons: the exponent at n of the rms curve, with dashes for its limit, and
+    exponents at the largest n against the horizon."""
     figure, (left, right) = panels(2)
     known = [(one.horizon, one) for one in curves if one.horizon is not None]
-    _along_n(left, known)
-    _against_horizon(right, known)
-    return figure
-
-
-def _along_n(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
-    """The exponent at n of the rms curve; dashes are its limit."""
-    for (H, one), shade in zip(curves, shades(len(curves), 0.9), strict=True):
+    for (H, one), shade in zip(known, shades(len(known), 0.9), strict=True):
         n = np.array(one.rms.n, dtype=float)
-        ax.plot(n, one.rms.local_slopes(), color=shade, label=f"H = {H:g}")
-        ax.hlines(float(exponents(H).rms), n[-1], 20 * n[-1], color=shade, linestyle="--")
+        left.plot(n, one.rms.local_slopes(), color=shade, label=f"H = {H:g}")
+        left.hlines(float(exponents(H).rms), n[-1], 20 * n[-1], color=shade, linestyle="--")
     below = {"ncols": 4, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
     y, title = "local exponent of the rms error at n, exact", "At finite n; dashes: n → ∞"
-    finish(ax, "tokens n", y, title, log="x", legend=below, ylim=(0, 0.55))
-
-
-def _against_horizon(ax: Axes, curves: Sequence[tuple[float, ExactCurves]]) -> None:
-    H = np.array([one[0] for one in curves])
-    fine = np.linspace(0.02, 1.08 * H.max(), 200)
-    known = [exponents(float(h)) for h in fine]
-    last = f"$10^{{{np.log10(curves[0][1].rms.n[-1]):.0f}}}$"
+    finish(left, "tokens n", y, title, log="x", legend=below, ylim=(0, 0.55))
+    horizons = np.array([H for H, _ in known])
+    fine = np.linspace(0.02, 1.08 * horizons.max(), 200)
+    sharp = [exponents(float(h)) for h in fine]
+    last = f"$10^{{{np.log10(known[0][1].rms.n[-1]):.0f}}}$"
     for name, (colour, marker, words) in CURVES.items():
-        ax.plot(fine, [getattr(one, name) for one in known], color=colour, label=f"{words}, n → ∞ (ours)")
-        local = [float(getattr(one, name).local_slopes()[-1]) for _, one in curves]
-        ax.plot(H, local, marker, color=colour, label=f"{words}, exact at {last}")
-    exponent_lines(ax, fine, paper=r"published, $1/(2(1+H^2))$")
-    finish(ax, "horizon H", "exponent of n", "Against the horizon", ylim=(0, 0.55))
+        right.plot(fine, [getattr(one, name) for one in sharp], color=colour, label=f"{words}, n → ∞ (ours)")
+        local = [float(getattr(one, name).local_slopes()[-1]) for _, one in known]
+        right.plot(horizons, local, marker, color=colour, label=f"{words}, exact at {last}")
+    exponent_lines(right, fine, paper=r"published, $1/(2(1+H^2))$")
+    finish(right, "horizon H", "exponent of n", "Against the horizon", ylim=(0, 0.55))
+    return figure
 
 
 SERIES = {"mean": (BLUE, "o"), "covariance": (ORANGE, "s")}
@@ -129,10 +121,7 @@ def _slopes(ax: Axes, by: Mapping[str, Sequence[FittedCurve]], bounded: bool) ->
     for name, curves in by.items():
         colour, marker = SERIES[name]
         H = [one.horizon for one in curves]
-        slope = np.array([one.fit.exponent for one in curves])
-        dots(
-            ax, H, slope, bars(slope, [one.fit.interval for one in curves]), marker, colour, f"{name}, fitted"
-        )
+        fitted_dots(ax, [one.fit for one in curves], H, marker, colour, f"{name}, fitted")
         largest = max(largest, *H)
     ours = {} if bounded else {"mean": "error of the map, n → ∞ (ours)"}
     exponent_lines(ax, np.linspace(0.0, 1.05 * largest, 200), paper="published, $1/(2(1+H^2))$", **ours)

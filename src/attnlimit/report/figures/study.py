@@ -17,14 +17,22 @@ from attnlimit.report.figures import register
 from attnlimit.report.figures.curves import draw_curve
 from attnlimit.report.figures.icl import lengths_figure, risk_figure, trajectory_figure
 from attnlimit.report.figures.phase import phase_figure
-from attnlimit.report.figures.style import COLOURS, axes, bars, dots, exponent_lines, finish, shades
+from attnlimit.report.figures.style import (
+    BESIDE,
+    COLOURS,
+    MARKERS,
+    axes,
+    exponent_lines,
+    finish,
+    fitted_dots,
+    shades,
+)
 from attnlimit.studies.kind import Point, Result, plain
 from attnlimit.studies.kinds.icl import Trained, comparisons
 from attnlimit.studies.kinds.phase import Plane
 from attnlimit.studies.setting import CurveResult
 
 MOST_LINES = 12
-MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,8 @@ def curves(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     figure, ax = axes(6.8, 4.6)
     for point, colour in zip(shown, colours(len(shown)), strict=True):
         draw_curve(ax, point.result.curve, colour, point.label)
-    aside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     y, words = "rms error (unit of the outputs)", title(name, points, len(shown))
-    finish(ax, "tokens n", y, words, log="xy", legend=aside)
+    finish(ax, "tokens n", y, words, log="xy", legend=BESIDE)
     return figure
 
 
@@ -83,10 +90,9 @@ def slopes(name: str, points: Sequence[Point[CurveResult]]) -> Figure:
     known.sort(key=lambda one: one[:2])
     for k, (words, group) in enumerate(groupby(known, lambda one: one[0])):
         series = list(group)
-        exponent = np.array([fit.exponent for *_, fit, _ in series])
-        reach = bars(exponent, [fit.interval for *_, fit, _ in series])
-        fmt, label = MARKERS[k % len(MARKERS)] + "-", f"fitted, {words or series[0][3].error_of}"
-        dots(ax, [H for _, H, *_ in series], exponent, reach, fmt, COLOURS[k % len(COLOURS)], label)
+        look = (f"{MARKERS[k % len(MARKERS)]}-", COLOURS[k % len(COLOURS)])
+        label = f"fitted, {words or series[0][3].error_of}"
+        fitted_dots(ax, [fit for *_, fit, _ in series], [H for _, H, *_ in series], *look, label)
     axis = np.linspace(0.0, 1.05 * max(H for _, H, *_ in known), 100)
     exponent_lines(ax, axis, paper="published bound, n → ∞", mean="mean error of the map, n → ∞")
     y = f"exponent of n, {100 * known[0][2].level:g} % intervals"

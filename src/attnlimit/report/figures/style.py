@@ -5,7 +5,7 @@ The commands import this to know what they can draw, so numpy and torch are impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +21,9 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000",
 )  # fmt: skip
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
+MARKERS = "osD^vP"
+BESIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+"""For names that stand right of the axes, where lines fill them."""
 EXPONENTS: dict[str, dict[str, Any]] = {
     "paper": {"linestyle": ":", "color": GREEN, "linewidth": 2},
     "rms": {"color": ORANGE},
@@ -105,12 +108,19 @@ def shades(count: int, last: float = 0.92) -> Any:
     return colormaps["viridis"]([last * k / max(1, count - 1) for k in range(count)])
 
 
-def bars(centre: Any, intervals: Iterable[object]) -> Any:
-    """How far intervals (low, high) reach below and above the values; a percentile interval need not hold its value."""
+def within(ax: Axes, x: Any, y: Any, low: Any, high: Any, *look: Any, **more: Any) -> None:
+    """`dots` with their intervals, from low to high; a percentile interval need not hold its value, and one value has none."""
     import numpy as np
 
-    low, high = np.array(list(intervals)).T
-    return np.stack([centre - low, high - centre]).clip(0)
+    middle, ends = np.asarray(y), (np.asarray(low), np.asarray(high))
+    reach = np.stack([middle - ends[0], ends[1] - middle])
+    dots(ax, x, middle, np.nan_to_num(reach).clip(0), *look, **more)
+
+
+def fitted_dots(ax: Axes, found: Sequence[Any], horizons: Any, *look: Any, **more: Any) -> None:
+    """Fitted exponents with their intervals, against the horizon."""
+    low, high = zip(*(one.interval for one in found), strict=True)
+    within(ax, horizons, [one.exponent for one in found], low, high, *look, **more)
 
 
 def dots(
@@ -129,6 +139,15 @@ def finish(
     ax.set_title(title, fontsize=10, loc="left")
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, **{"fontsize": 8, **(legend or {})})
+
+
+def plain_ticks(axis: Any, steps: Sequence[float]) -> None:
+    """On a logarithmic axis: numbers as they are, at these steps of each power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def exponent_lines(ax: Axes, horizons: Any, **labels: str) -> None:

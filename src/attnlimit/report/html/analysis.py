@@ -12,8 +12,7 @@ from attnlimit.models.analyse.heads import PHASES, SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import ANSWER_LEVELS, Run
 from attnlimit.models.budget.budgets import Budgets
 from attnlimit.models.budget.needed import POLICIES, cheapest, needed
-from attnlimit.models.judge.compare import Comparison, Point
-from attnlimit.models.judge.intervals import Uncertain
+from attnlimit.models.judge.compare import Comparison
 from attnlimit.models.see.gradient import NATS
 from attnlimit.numerics.counts import short_count
 from attnlimit.numerics.words import counted
@@ -37,6 +36,8 @@ def levels(run: Run) -> list[float]:
 def analysis(run: Run, folder: str = "RUN") -> Page:
     """The page of this run; `folder` is named in the commands it suggests."""
     facts, (layers, heads), known = run.facts, run.shape, levels(run)
+    always = run.heads[0].chosen("kept")[0].sampling.kept
+    kept = ((always.window, "last"), (always.sinks, "first"), (always.top, "top"))
     shown = [_head(one, known) for one in run.heads]
     totals = {
         policy: [sum(one["needed"][policy]["keys"][k] for one in shown) for k in range(len(known))]
@@ -63,7 +64,7 @@ def analysis(run: Run, folder: str = "RUN") -> Page:
             "phases": PHASES,
             "score_bins": SCORE_BINS,
             "share_words": SHARES,
-            "kept_words": _kept_words(run),
+            "kept_words": "keep the " + ", ".join(f"{name} {count}" for count, name in kept if count),
             "heads": shown,
         },
         methods=_methods(run),
@@ -95,20 +96,18 @@ def answer_table(run: Run) -> tuple[list[str], list[list[str]]]:
         "heads by query",
         "full heads",
     ]
-    rows = []
-    for one in run.answer_levels:
-        if one.predicted is None or one.total is None:
-            continue
-        rows.append(
-            [
-                f"{one.predicted.value:.3g}",
-                f"{one.predicted.low:.2g} … {one.predicted.high:.2g}",
-                f"{100 * (one.share or 0):.3g} %",
-                f"{one.total / len(one.entries):.3g}",
-                str(sum(head.by_query is not None for head in one.entries)),
-                str(sum(head.n is None for head in one.entries)),
-            ]
-        )
+    rows = [
+        [
+            f"{one.predicted.value:.3g}",
+            f"{one.predicted.low:.2g} … {one.predicted.high:.2g}",
+            f"{100 * (one.share or 0):.3g} %",
+            f"{one.total / len(one.entries):.3g}",
+            str(sum(head.by_query is not None for head in one.entries)),
+            str(sum(head.n is None for head in one.entries)),
+        ]
+        for one in run.answer_levels
+        if one.predicted is not None and one.total is not None
+    ]
     return columns, rows
 
 
@@ -159,12 +158,6 @@ def _points(curve: ErrorCurve) -> list[tuple[int, float]]:
     return [(n, float(f"{curve.at(n):.4g}")) for n in fine]
 
 
-def _kept_words(run: Run) -> str:
-    kept = run.heads[0].chosen("kept")[0].sampling.kept
-    parts = ((kept.window, "last"), (kept.sinks, "first"), (kept.top, "top"))
-    return "keep the " + ", ".join(f"{name} {count}" for count, name in parts if count)
-
-
 def _methods(run: Run) -> list[tuple[str, object]]:
     facts = run.facts
     keys = "those a query sees in its passage" if facts.population == "context" else "of all passages, pooled"
@@ -199,24 +192,18 @@ COLUMNS = (
 
 def with_comparison(page: Page, found: Comparison) -> Page:
     """The page with figure and table, and where ours is not below other methods."""
-    rows = [_row(*one) for one in found.rows()]
+    rows: list[list[object]] = []
+    for name, point, measured in found.rows():
+        shares = [None if one is None else 100 * one for one in (point.asked, point.read, point.by_key_head)]
+        known = point.predicted
+        predicted = [None] * 3 if known is None else [known.value, known.low, known.high]
+        rows.append([name, *shares, measured.value, measured.low, measured.high, *predicted])
     return replace(
         page,
         figures=[*page.figures, *_drawn(found)],
         tables=[*page.tables, Sheet(f"{TITLE}: change of the answer", COLUMNS, rows)],
         methods=[*page.methods, (TITLE, f"Change of the answer: {found.words}. {found.verdict}")],
     )
-
-
-def _row(name: str, point: Point, measured: Uncertain) -> list[object]:
-    known = point.predicted
-    predicted = [None] * 3 if known is None else [known.value, known.low, known.high]
-    shares = [
-        100 * point.asked,
-        100 * point.read,
-        None if point.by_key_head is None else 100 * point.by_key_head,
-    ]
-    return [name, *shares, measured.value, measured.low, measured.high, *predicted]
 
 
 def _drawn(found: Comparison) -> list[Picture]:

@@ -11,18 +11,17 @@ LINKS = ("role", "goes with", "rank correlation", "low", "high")
 
 def explanation(found: Explanation) -> Page:
     """The page of this explanation."""
-    facts = found.facts
     layers = len({one.layer for one in found.heads})
     links = [(one.role, one.quantity, one.value, one.low, one.high) for one in found.links]
     return Page(
-        title=f"{facts.model}: what each head reads, attnlimit",
+        title=f"{found.model}: what each head reads, attnlimit",
         eyebrow="attnlimit explain",
         heading="What does each head read?",
         chips=[
-            facts.model,
-            facts.title,
+            found.model,
+            found.title,
             f"{len(found.heads):,} heads in {counted(layers, 'layer')}",
-            f"{len(found.tokens):,} tokens" + " (more text follows)" * facts.cut,
+            f"{len(found.tokens):,} tokens" + " (more text follows)" * found.cut,
         ],
         summary=[
             "A head that picks a few keys can be read off a map of its attention; one that averages over many cannot. Choose a "
@@ -35,17 +34,12 @@ def explanation(found: Explanation) -> Page:
 
 
 def _methods(found: Explanation) -> list[tuple[str, object]]:
-    facts = found.facts
-    looked = (
-        f"gradients of the model's own answer, {counted(facts.draws, 'draw')} of labels"
-        if facts.draws
-        else "not looked at"
-    )
+    looked = f"gradients of the model's own answer, {counted(found.draws, 'draw')} of labels"
     return [
-        ("Model", f"{facts.model} ({facts.kind})"),
-        ("Weights, roles and losses", facts.method),
-        ("Answer", looked),
+        ("Model", f"{found.model} ({found.kind})"),
+        ("Weights, roles and losses", found.method),
+        ("Answer", looked if found.draws else "not looked at"),
         ("Certainty", "1 − ‖Γ̂ − Γ‖²/‖v̄ − Γ‖², Γ̂ made of the four keys of largest weight and the average of the others, v̄ the average of all keys seen"),
         ("Matters", "what the answer loses, to second order, if the head reads the plain average of the keys that it sees"),
-        ("Seed", facts.seed),
+        ("Seed", found.seed),
     ]  # fmt: skip

@@ -84,7 +84,9 @@ def page(data: Page) -> str:
     main += [f'<div class="figures">{figures}</div>'] if figures else []
     main += [_table(one) for one in data.tables]
     return Template(_asset("page.html")).substitute(
-        policy=_policy(script, style),
+        # Nothing from anywhere; of scripts and styles only these two.
+        policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
         title=escape(data.title or data.heading),
         eyebrow=escape(data.eyebrow),
         heading=escape(data.heading),
@@ -99,14 +101,6 @@ def page(data: Page) -> str:
 
 def _asset(name: str) -> str:
     return files("attnlimit.report.html").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _policy(script: str, style: str) -> str:
-    """Nothing from anywhere; of scripts and styles only these two."""
-    return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _hash(text: str) -> str:
@@ -138,16 +132,14 @@ def _table(one: Sheet) -> str:
     top = "".join(
         f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(one.columns, kinds, strict=True)
     )
-    body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows[:MOST_ROWS])
+    shown = (zip(row, kinds, strict=True) for row in rows[:MOST_ROWS])
+    cells = ("".join(f"<td{kind}{_cell(value)}</td>" for value, kind in row) for row in shown)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     return (
         f'<section class="panel"><div class="title"><h2>{escape(one.title)}</h2>'
         f'<span class="note">Click a column to sort.{more}</span></div><div class="scroll table">'
         f'<table class="sortable"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div></section>'
     )
-
-
-def _cells(row: Sequence[object], kinds: Iterable[str]) -> str:
-    return "".join(f"<td{kind}{_cell(value)}</td>" for value, kind in zip(row, kinds, strict=True))
 
 
 def _cell(value: object) -> str:

@@ -19,9 +19,8 @@ from attnlimit.report.html.page import Page, page
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
     """Write the report of the run in `folder`, a study's or a model's, by default as report.html beside its files."""
     folder = Path(folder)
-    target = (
-        Path(file) if file is not None else (folder if folder.is_dir() else folder.parent) / "report.html"
-    )
+    beside = (folder if folder.is_dir() else folder.parent) / "report.html"
+    target = beside if file is None else Path(file)
     return write_text(target, page(report_page(folder)))
 
 

@@ -9,7 +9,8 @@ from pydantic import PositiveFloat, PositiveInt
 
 from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.analyse.heads import HeadReport
-from attnlimit.models.see.load import Loaded, find
+from attnlimit.models.see.find import find
+from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.named import PACKAGED, RANDOM, named
 from attnlimit.studies.kind import Cells, Folder, Row, table
 from attnlimit.studies.model_fields import ModelChoice, OfModel, OnText

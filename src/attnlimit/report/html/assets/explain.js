@@ -276,10 +276,5 @@ function showText(data) {
   });
   makeText();
   resize();
-  let wide = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === wide) return;
-    wide = innerWidth;
-    resize();
-  });
+  onWidth(resize);
 }

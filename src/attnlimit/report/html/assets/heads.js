@@ -86,12 +86,7 @@ function showHeads(run) {
     setLevel(wanted > 0 ? run.levels.reduce((best, level, k) => (far(level) < far(run.levels[best]) ? k : best), 0) : state.level);
     soon(update);
   });
-  let wide = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === wide) return;
-    wide = innerWidth;
-    soon(() => { map.resize(); update(); });
-  });
+  onWidth(() => soon(() => { map.resize(); update(); }));
 
   /* --- start: with a head that is neither the cheapest nor the dearest ------------------------------ */
   setLevel(run.own);

@@ -43,6 +43,16 @@ function about(view, one) {
   ];
 }
 
+/* When the page becomes wider or narrower; on phones its height changes with every scroll. */
+function onWidth(work) {
+  let wide = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === wide) return;
+    wide = innerWidth;
+    work();
+  });
+}
+
 /* A tooltip on hover and focus, something else on click. */
 function hoverable(node, lines, click) {
   const tip = document.getElementById("tip");

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -79,3 +81,11 @@ def test_bad_input():
         al.curve(al.Head(torch.zeros(2, 1, **F64)), law, 10)
     with pytest.raises(InputError, match="statistic must be one of rms, mean_rms, got 'median'"):
         al.curve(al.Head([[1.0]]), al.Gaussian(dim=1), 10, "median")
+
+
+def test_bounded_tokens_need_not_follow_the_gaussian_exponents() -> None:
+    """Signs in one dimension at H = 3, whose Gaussian rms exponent is 0.05: local exponents as a binomial sum has them."""
+    n = [1, 2, 15, 16, 500, 510]
+    error = al.exact_error(al.Head([[3.0]]), al.Rademacher(1), n, [[1.0]]).rms[0].log()
+    local = [float(error[k] - error[k + 1]) / math.log(n[k + 1] / n[k]) for k in (0, 2, 4)]
+    assert local == pytest.approx([0.5, 4.7525, 0.5089], abs=2e-4)

@@ -190,9 +190,8 @@ def prepare_seen(
     if not bool((rest > 0).all()):
         raise InputError("Some query keeps every key that it sees: nothing is left to sample.")
 
-    few = rest[:, 0] <= (
-        FEW if binned and isinstance(sampling.draw, Different) else 0
-    )  # all sets are summed over
+    by_sets = binned and isinstance(sampling.draw, Different)
+    few = rest[:, 0] <= (FEW if by_sets else 0)  # all their sets are summed over, key by key
     groups = [rows.nonzero()[:, 0] for rows in (~few, few) if bool(rows.any())]
     check = slice(0) if square_only or not binned or bool(few.all()) else CHECKED
 
@@ -215,7 +214,7 @@ def prepare_seen(
         every, limit = ready(slice(None), binned and not bool(few[0]))
     else:
         many, other = ready(groups[0], True), ready(groups[1], False)
-        again = len(rest) + torch.arange(len(rest), device=rest.device)[check]
+        again = len(rest) + torch.arange(len(groups[0][check]), device=rest.device)
         every = _joined([many[0], other[0]], [torch.cat([groups[0], again]), groups[1]])
         limit = torch.cat([many[1], other[1]])[torch.cat(groups).argsort()]
     method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"

@@ -325,6 +325,26 @@ def test_different_keys_with_bins_up_to_the_last_ones(fast, kept, monkeypatch):
     assert (binned / every - 1).abs().max().item() < 4e-3
 
 
+@pytest.mark.parametrize("many", [[1], [0, 2]], ids=["one", "two"])
+def test_queries_with_few_keys_beside_others_that_are_binned(many):
+    """Sets of few keys are summed over key by key; each query has its own errors and limit, in its place."""
+    g = torch.Generator().manual_seed(1)
+    scores, values = torch.randn(3, 300, generator=g, **F64), torch.randn(300, 4, generator=g, **F64)
+    hidden = torch.arange(300).expand(3, -1) >= 40
+    hidden = torch.where(torch.tensor([[k in many] for k in range(3)]), torch.zeros_like(hidden), hidden)
+    n, plan = torch.tensor([[1.0, 8.0, 30.0]], **F64), Sampling(draw=Different())
+    binned, every = (
+        prepare_seen(Seen(scores, values, hidden), 30, plan, binned=bins) for bins in (True, False)
+    )
+    square, bias, difference = binned.with_check(n)
+    torch.testing.assert_close(square, every.moments(n)[0], rtol=4e-3, atol=0)
+    assert ((bias - every.moments(n)[1]).norm(dim=-1) / square.sqrt()).max() < 4e-3
+    torch.testing.assert_close(binned.limit, every.limit)
+    torch.testing.assert_close(binned.moments(n.expand(3, -1))[0], square)
+    assert len(binned.checked) == len(many)
+    assert 0 < difference < 2e-2
+
+
 def test_hidden_keys_and_a_sink_from_scores():
     """Hidden keys are as good as absent, a sink is a kept key of value zero."""
     g = torch.Generator().manual_seed(4)

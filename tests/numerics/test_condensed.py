@@ -47,9 +47,9 @@ def test_bins_condensed_by_the_kernel_and_by_torch(dtype, close, monkeypatch):
     hidden = torch.rand(3, 400, generator=g) < 0.2
     seen = Seen(scores, values, hidden)
     bins, _ = seen.bins(None)
-    compiled = condensed_bins(bins, CLOSE)
+    compiled = condensed_bins([bins], CLOSE)
     monkeypatch.setattr(module, "has_numba", lambda: False)
-    plain = condensed_bins(bins, CLOSE)
+    plain = condensed_bins([bins], CLOSE)
     number = (~hidden).sum(1, keepdim=True).double()
     tau = torch.arange(-14, 6, 0.5, dtype=torch.float64)[:, None, None]
     for one in (compiled, plain):

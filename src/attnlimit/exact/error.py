@@ -93,7 +93,7 @@ def exact_error(
         return _stack([exact_error(one, measure, n, x, **how) for one in head.each()], head.heads)
     prepared = prepare(head, measure, x, max(sizes), **how)
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
-    square, bias = prepared.moments(many)
+    square, bias, bin_error = prepared.with_check(many)
     limit = head(measure)(x) if prepared.limit is None else head.shifted(prepared.limit)
     return ExactError(
         tuple(sizes),
@@ -101,7 +101,7 @@ def exact_error(
         bias.square().sum(-1),
         limit.double().square().sum(-1),
         prepared.method,
-        prepared.bin_error(many, square),
+        bin_error,
     )
 
 

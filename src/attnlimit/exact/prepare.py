@@ -43,20 +43,25 @@ CHECKED = slice(2)
 class Prepared:
     """The moments of Γ_n − Γ as functions of n."""
 
-    moments: OfN
+    every: OfN
+    """Of all queries, and after them once more of those that are `checked`, with half the bins."""
     method: str
     limit: Float[Tensor, "m p"] | None = None
-    """Γ, without what a head adds to every output (None: not needed for it)."""
-    coarser: OfN | None = None
-    """The same with half the bins, for the queries that are `checked`."""
+    """Γ, without what a head adds to every output (None: of a law)."""
     checked: Int[Tensor, " c"] | None = None
+    """None: no bins."""
 
-    def bin_error(self, n: Float[Tensor, "1 k"], square: Float[Tensor, "m k"]) -> float | None:
-        """Largest relative effect on the mean square of halving the number of bins (None: no bins)."""
-        if self.coarser is None:
-            return None
-        few = square[self.checked]
-        return float(((self.coarser(n)[0] - few).abs() / few.clamp_min(1e-300)).max())
+    def moments(self, n: Float[Tensor, "#m k"]) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
+        """E‖Γ_n − Γ‖² and E Γ_n − Γ."""
+        return self.with_check(n)[:2]
+
+    def with_check(self, n: Float[Tensor, "#m k"]) -> tuple[Tensor, Tensor, float | None]:
+        """And the largest relative effect on the mean square of halving the number of bins (None: no bins)."""
+        if self.checked is None or not len(self.checked):
+            return *self.every(n), None
+        square, bias = self.every(n if len(n) == 1 else torch.cat([n, n[self.checked]]))
+        m, few = len(square) - len(self.checked), square[self.checked]
+        return square[:m], bias[:m], float(((square[m:] - few).abs() / few.clamp_min(1e-300)).max())
 
 
 def prepare(
@@ -185,38 +190,35 @@ def prepare_seen(
     if not bool((rest > 0).all()):
         raise InputError("Some query keeps every key that it sees: nothing is left to sample.")
 
-    def exact(atoms: Atoms | Condensed, own: KeptSet | None, count: Tensor) -> OfN:
-        moments = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
-        return lambda n: moments(n, sampling.stands_for(count, n))
-
-    spacing = APART if sampling.draw.repeats else CLOSE
-
-    def ready(rows: Tensor | slice, binned: bool) -> tuple[OfN, Tensor, OfN | None]:
-        here, count, inside = seen[rows], rest[rows], None if kept is None else kept[rows]
-        if not binned:
-            atoms, own = here.atoms(inside)
-            return exact(atoms, own, count), atoms.limit + here.centre, None
-        bins, own = here.bins(inside)
-        some = bins.of(CHECKED).merged()
-        own_some = None if own is None else KeptSet(*(part[CHECKED] for part in own))
-
-        def coarser(n: Tensor) -> tuple[Tensor, Tensor]:
-            return exact(condensed_bins(some, spacing), own_some, count[CHECKED])(n)
-
-        return exact(condensed_bins(bins, spacing), own, count), bins.limit + here.centre, coarser
-
-    few = rest[:, 0] <= (
-        FEW if binned and isinstance(sampling.draw, Different) else 0
-    )  # all their sets are summed over
+    by_sets = binned and isinstance(sampling.draw, Different)
+    few = rest[:, 0] <= (FEW if by_sets else 0)  # all their sets are summed over, key by key
     groups = [rows.nonzero()[:, 0] for rows in (~few, few) if bool(rows.any())]
+    check = slice(0) if square_only or not binned or bool(few.all()) else CHECKED
+
+    def ready(rows: Tensor | slice, binned: bool) -> tuple[OfN, Tensor]:
+        here, count, inside = seen[rows], rest[rows], None if kept is None else kept[rows]
+        atoms: Atoms | Condensed
+        if binned:
+            bins, own = here.bins(inside)
+            merged = [bins.of(check).merged()] if check == CHECKED else []
+            atoms = condensed_bins([bins, *merged], APART if sampling.draw.repeats else CLOSE)
+            own = own and KeptSet(*(torch.cat([part, part[check]]) for part in own))
+            count, limit = torch.cat([count, count[check]]), bins.limit
+        else:
+            atoms, own = here.atoms(inside)
+            limit = atoms.limit
+        moments = sampling.draw.exact(Rest(atoms, own, count, square_only), n_max)
+        return lambda n: moments(n, sampling.stands_for(count, n)), limit + here.centre
+
     if len(groups) == 1:
-        moments, limit, coarser = ready(slice(None), binned and not bool(few[0]))
+        every, limit = ready(slice(None), binned and not bool(few[0]))
     else:
         many, other = ready(groups[0], True), ready(groups[1], False)
-        moments, coarser = _joined([many[0], other[0]], groups), many[2]
+        again = len(rest) + torch.arange(len(groups[0][check]), device=rest.device)
+        every = _joined([many[0], other[0]], [torch.cat([groups[0], again]), groups[1]])
         limit = torch.cat([many[1], other[1]])[torch.cat(groups).argsort()]
     method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
-    return Prepared(moments, method, limit, coarser, groups[0][CHECKED])
+    return Prepared(every, method, limit, groups[0][check])
 
 
 def squares(

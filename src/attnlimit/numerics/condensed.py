@@ -142,29 +142,35 @@ def _chebyshev(points: int) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
     return torch.cos(angle), torch.cos(k[:, None] * angle) * (2 - (k == 0).double())[:, None] / points
 
 
-def condensed_bins(bins: Bins, spacing: float = APART) -> Condensed:
+def condensed_bins(parts: list[Bins], spacing: float = APART) -> Condensed:
     """Bins of scores that keep Σ1, Σw, Σw u and Σw²‖u‖² as they are, each at its mean weight, at points that are `spacing` apart:
-    each bin goes to the `NEAR` points around it, by their Lagrange polynomials."""
-    limit, (m, p), device = bins.limit, bins.limit.shape, bins.limit.device
-    count = int(bins.width.max() * bins.mass.shape[1] / spacing) + NEAR
-    k = torch.arange(NEAR, dtype=torch.float64)
-    fraction = 1 / (k[:, None] - k + torch.eye(NEAR)).prod(1)
-    number, square = (torch.zeros(m, count, dtype=torch.float64, device=device) for _ in range(2))
-    vector = limit.new_zeros(m, count, p)
-    if has_numba() and device.type == "cpu":
-        from attnlimit.numerics.bin_loops import spread_bins  # imports numba
-
-        step = torch.tensor([spacing], dtype=torch.float64)
-        inputs = (part.contiguous() for part in (*bins[1:], step, fraction))
-        run_compiled(spread_bins, m, *inputs, number, vector, square)
-    else:
-        _spread(bins, spacing, fraction.to(device), number, vector, square)
-    place = torch.arange(count, dtype=torch.float64, device=device) - (NEAR // 2 - 1)
-    scores = bins.low.double()[:, None] + spacing * place
+    each bin goes to the `NEAR` points around it, by their Lagrange polynomials. Those of some queries after those of others."""
+    m, limit = sum(len(bins.low) for bins in parts), parts[0].limit
+    count = NEAR + max(int(bins.width.max() * bins.mass.shape[1] / spacing) for bins in parts)
+    number, square = (torch.zeros(m, count, dtype=torch.float64, device=limit.device) for _ in range(2))
+    vector, start = limit.new_zeros(m, count, limit.shape[1]), 0
+    for bins in parts:
+        rows = slice(start, start := start + len(bins.low))
+        _spread(bins, spacing, number[rows], vector[rows], square[rows])
+    place = torch.arange(count, dtype=torch.float64, device=limit.device) - (NEAR // 2 - 1)
+    scores = torch.cat([bins.low for bins in parts]).double()[:, None] + spacing * place
     return Condensed(scores, number, vector, square, precision=ROUGH, alike=True)
 
 
-def _spread(
+def _spread(bins: Bins, spacing: float, number: Tensor, vector: Tensor, square: Tensor) -> None:
+    k = torch.arange(NEAR, dtype=torch.float64)
+    fraction = 1 / (k[:, None] - k + torch.eye(NEAR)).prod(1)
+    if not has_numba() or number.device.type != "cpu":
+        _plain(bins, spacing, fraction.to(number), number, vector, square)
+        return
+    from attnlimit.numerics.bin_loops import spread_bins  # imports numba
+
+    step = torch.tensor([spacing], dtype=torch.float64)
+    inputs = (part.contiguous() for part in (*bins[1:], step, fraction))
+    run_compiled(spread_bins, len(number), *inputs, number, vector, square)
+
+
+def _plain(
     bins: Bins, spacing: float, fraction: Tensor, number: Tensor, vector: Tensor, square: Tensor
 ) -> None:
     """The loop `spread_bins` in torch."""

@@ -166,7 +166,7 @@ def test_packaged_models_are_known_by_name(only_packaged, monkeypatch):
     assert can_be_had("smollm2")
     assert can_be_had("minilm")
     can_be_had.cache_clear()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("attnlimit.models.see.find.find_spec", lambda name: None)
     assert not can_be_had("smollm2")
 
 

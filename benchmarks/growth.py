@@ -80,9 +80,14 @@ def small() -> Loaded:
     return loaded
 
 
-def grown(make: Callable[[int], Calls], sizes: tuple[int, ...], rounds: int) -> dict[str, list[Ratio]]:
-    """Each call at each size, over the baseline of that size."""
-    measured = [compare(make(size), base="base", rounds=rounds) for size in sizes]
+def grown(
+    make: Callable[[int], Calls], sizes: tuple[int, ...], rounds: int, more: int = 1
+) -> dict[str, list[Ratio]]:
+    """Each call at each size, over the baseline of that size; `more` times as often at all but the largest."""
+    often = [rounds * more] * (len(sizes) - 1) + [rounds]
+    measured = [
+        compare(make(size), base="base", rounds=many) for size, many in zip(sizes, often, strict=True)
+    ]
     return {name: [one[name] for one in measured] for name in measured[0]}
 
 
@@ -98,14 +103,14 @@ def run(quick: bool) -> dict[str, object]:
     loaded = small()
     keys, tokens, heads = (QUICK_KEYS, QUICK_TOKENS, QUICK_HEADS) if quick else (KEYS, TOKENS, HEADS)
     parts = [
-        ("keys", keys, grown(population, keys, rounds), "one attention pass over the keys"),
+        ("keys", keys, grown(population, keys, rounds, more=5), "one attention pass over the keys"),
         (
             "tokens",
             tokens,
             grown(lambda n: context(loaded, n), tokens, 1 if quick else 2),
             "one forward pass",
         ),
-        ("heads", heads, grown(several_heads, heads, rounds), "one attention pass of every head"),
+        ("heads", heads, grown(several_heads, heads, rounds, more=5), "one attention pass of every head"),
     ]
     figures, lines = [], []
     for what, sizes, found, base in parts:

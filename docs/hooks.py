@@ -127,15 +127,18 @@ def benchmarks() -> str:
 
 def _growth(found: list[dict[str, Any]]) -> str:
     """Ratio to the baseline against size, a pair of axes for each kind of size, as a picture in the page."""
+    from attnlimit.numerics.counts import short_count
     from attnlimit.report.figures.style import COLOURS, finish, panels
 
     kinds = list(dict.fromkeys(one["of"] for one in found))
-    figure, axes = panels(len(kinds), 3.4 * len(kinds), 3.2)
+    figure, axes = panels(len(kinds), 4.0 * len(kinds), 3.2)
     for ax, kind in zip(axes, kinds, strict=True):
         shown = [one for one in found if one["of"] == kind]
         for one, colour in zip(shown, COLOURS, strict=False):
             ax.plot(one["sizes"], one["ratios"], "o-", color=colour, markersize=4, label=one["name"])
-        finish(ax, kind, f"time, {shown[0]['base']} = 1", log="xy")
+        finish(ax, f"{kind}; baseline: {shown[0]['base']}", "time, baseline = 1", log="xy")
+        ax.set_xticks(shown[0]["sizes"], [short_count(size) for size in shown[0]["sizes"]])
+        ax.minorticks_off()
         ax.set_ylim(bottom=min(0.5, *ax.get_ylim()))
     image = StringIO()
     figure.savefig(image, format="svg")

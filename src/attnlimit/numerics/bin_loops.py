@@ -34,10 +34,10 @@ def bin_keys(
     zero, one, two, half, sixth, last = real(0), real(1), real(2), real(1 / 2), real(1 / 6), real(1 / 24)
     bin_of, share, square_of = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
     for i in range(start, stop):
-        own, inverse, top = i * step, one / width[i], real(bins - 1)
+        own, inverse, top = i * step, one / width[i], np.int32(bins - 1)
         for j in range(n):
             place = (scores[i, j] - low[i]) * inverse
-            bin_of[j] = np.int32(min(max(place, zero), top))
+            bin_of[j] = min(max(np.int32(place), np.int32(0)), top)  # whatever the score is
             share[j] = (place - real(bin_of[j]) - half) * width[i]
         if width[i] < 0.1001:  # the series is good to 3e-9 up to 0.05
             for j in range(n):
@@ -80,6 +80,7 @@ def spread_bins(
     """Bins shared out to the points near them, as `condensed.condensed_bins` says. fraction: 1/Π_{i≠k} (k − i)."""
     bins, near, step = mass.shape[1], fraction.shape[0], spacing[0]
     real, before = value.dtype.type, near // 2 - 1
+    last = number.shape[1] - near
     share, pulled, fall = np.empty(near), np.empty(number.shape[1]), np.exp(-step * np.arange(near))
     for i in range(start, stop):
         total = mass[i].sum() / keys[i, 0]
@@ -89,7 +90,7 @@ def spread_bins(
                 continue
             count, heavy = mass[i, b] / total, weight[i, b] / mass[i, b]
             place = ((b + 0.5) * width[i] + math.log(heavy)) / step
-            first = max(0, int(place))
+            first = max(0, min(last, int(place)))
             x = place - first + before
             rise = math.exp(step * x)
             share[0] = 1.0

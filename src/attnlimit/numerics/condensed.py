@@ -146,7 +146,7 @@ def condensed_bins(parts: list[Bins], spacing: float = APART) -> Condensed:
     """Bins of scores that keep Σ1, Σw, Σw u and Σw²‖u‖² as they are, each at its mean weight, at points that are `spacing` apart:
     each bin goes to the `NEAR` points around it, by their Lagrange polynomials. Those of some queries after those of others."""
     m, limit = sum(len(bins.low) for bins in parts), parts[0].limit
-    count = NEAR + max(int(bins.width.max() * bins.mass.shape[1] / spacing) for bins in parts)
+    count = NEAR + 1 + max(int(bins.width.max() * bins.mass.shape[1] / spacing) for bins in parts)
     number, square = (torch.zeros(m, count, dtype=torch.float64, device=limit.device) for _ in range(2))
     vector, start = limit.new_zeros(m, count, limit.shape[1]), 0
     for bins in parts:
@@ -180,7 +180,7 @@ def _plain(
     count = torch.where(there, mass / total * bins.keys, 0.0)
     centre = (torch.arange(mass.shape[1], device=mass.device) + 0.5) * bins.width.double()[:, None]
     place = (centre + (weight / mass).log()) / spacing
-    first = place.long().clamp_min(0)
+    first = place.long().clamp(0, number.shape[1] - NEAR)
     x = (place - first + NEAR // 2 - 1)[..., None] - torch.arange(NEAR, device=mass.device)  # from each point
     error = bins.value.double() / weight[..., None] - bins.limit.double()[:, None]
     for k in range(NEAR):

@@ -229,8 +229,8 @@ def tau_grid(
     margin = precise.late if late else precise.start
     low, high = -torch.maximum(total + margin, heaviest + precise.alone), -lightest + precise.end
     if isinstance(atoms, Condensed) and atoms.alike:
-        lightest = atoms.scores[:, 0]
-        low = (low + lightest).amin() - lightest
+        first = atoms.scores[:, 0]  # the grid has the same points whatever n_max is, more or less of them
+        low = ((low + first).amin() / atoms.step).floor() * atoms.step - first
     width = float((high - low).max())
     if not width <= WIDEST:
         raise InputError(

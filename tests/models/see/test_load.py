@@ -233,7 +233,7 @@ def test_settings_that_make_no_sense_are_refused(bert) -> None:
 
 
 def test_missing_extras_are_named(bert, monkeypatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("attnlimit.models.see.find.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"attnlimit\[demo\]"):
         packaged_bert()
     with pytest.raises(

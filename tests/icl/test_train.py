@@ -200,7 +200,9 @@ def test_other_tasks_are_trained_too(task: InContextTask, attention: str) -> Non
         task, (4, 40), attention=attention, optimizer=how, evaluation=Evaluation(reports=2, prompts=512)
     )
     assert bool((run.risk[-1] < run.risk[0]).all())
-    assert float(run.gradient_gap[-1, 0, 1]) < float(run.gradient_gap[-1, 0, 0]) / 2  # ten times the tokens
+    if attention == "softmax":  # linear attention tends to another model here
+        few, many = run.gradient_gap[-1, 0].tolist()
+        assert many < few / 2
     assert run.parameter_gap is not None
     assert bool(run.parameter_gap.isfinite().all())
 

@@ -39,14 +39,9 @@ def run(quick: bool) -> dict[str, object]:
         finally:
             Answering.tried = tried  # type: ignore[method-assign]
 
-    calls = {
-        "forward": forward,
-        "heads": partial(analysis, 0),
-        "gradients": gradients,
-        "all": partial(analysis, 2),
-    }
+    calls = {"forward": forward, "heads": partial(analysis, 0), "gradients": gradients}
     times = compare(calls, base="forward", rounds=2, warm=True)
-    heads, answer, whole = (times[name] for name in ("heads", "gradients", "all"))
+    heads, answer = times["heads"], times["gradients"]
     return {
         "setting": f"SmolLM2-135M, 270 heads, {tokens:,} tokens, {QUERIES} queries ({3 * QUERIES} for the answer)",
         "figures": [
@@ -54,6 +49,5 @@ def run(quick: bool) -> dict[str, object]:
             figure(
                 "heads and answer, two backward passes", answer.median, "×", at_most=8, **answer.details()
             ),
-            figure("the same with four trials of the sampled model", whole.median, "×", **whole.details()),
         ],
     }

@@ -84,9 +84,9 @@ def speed(quick: bool) -> list[dict[str, object]]:
     models = len(LENGTHS) * len(COVARIANCES) * len(ATTENTIONS)
     return [
         figure(
-            "steps per second of the sweep, plain loop = 1", both.median, "×", at_least=10, **both.details()
+            "steps per second of the sweep, plain loop = 1", both.median, "×", at_least=30, **both.details()
         ),
-        figure("softmax alone", softmax.median, "×", **softmax.details()),
+        figure("softmax alone", softmax.median, "×", at_least=20, **softmax.details()),
         figure("linear alone", linear.median, "×", **linear.details()),
         figure("one step of all models", 1e3 * min(both.base), "ms", models=models),
         figure("the same in plain loops", 1e3 * min(both.seconds), "ms", models=models),

@@ -150,7 +150,7 @@ def test_parameters_and_gradients_approach_the_infinite_flow_as_prompts_grow() -
         lengths,
         attention="linear",
         optimizer=Optimizer(lr=0.02, steps=600, variance_reduction="control"),
-        evaluation=Evaluation(reports=6, prompts=1024),
+        evaluation=Evaluation(reports=6, prompts=2**15),
         start=Start(seeds=2),
     )
     assert run.parameter_gap is not None

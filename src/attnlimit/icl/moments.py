@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -64,13 +65,13 @@ def wishart_moments(
     steps = [high - low for low, high in pairwise([0, *order])]
     K = len(steps)
     white = white_tokens(rows, dim, K * dim, [generator], dtype).mT.unflatten(1, (K, dim))
-    index = torch.arange(dim, device=white.device)
-    count = torch.tensor(steps, dtype=dtype, device=white.device)[:, None]
-    half = (count - index).clamp_min(1) / 2
-    chi2 = 2 * torch._standard_gamma(half.expand(rows, -1, -1).contiguous(), generator=generator)
-    enough = count >= dim
-    T = white * torch.where(enough[..., None], index[:, None] > index, index < count[..., None])
-    T.diagonal(dim1=-2, dim2=-1).add_(chi2.sqrt_().mul_(enough))
+    index, count = np.arange(dim), np.array(steps)[:, None]
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    draws = np.random.Generator(np.random.SFC64(seed))
+    chi = np.sqrt(draws.chisquare((count - index).clip(1), (rows, K, dim)))
+    normal = np.where(count[..., None] >= dim, index[:, None] > index, index < count[..., None])
+    T = white * torch.from_numpy(normal).to(white.device)
+    T.diagonal(dim1=-2, dim2=-1).add_(torch.from_numpy(chi * (count >= dim)).to(T))
     if not (dtype == torch.float32 and T.device.type == "cpu" and has_numba()):
         return _averages(T @ T.mT, order, lengths)
     from attnlimit.icl.loops import gram_rows

@@ -37,7 +37,7 @@ from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.training import Training
 from attnlimit.inputs import Seeded, as_counts, as_generator
 
-SCHEMA = "attnlimit.icl/2"
+SCHEMA = "attnlimit.icl/3"
 
 
 def write_checkpoint(path: Path, plan: dict[str, Any], step: int, tensors: dict[str, Tensor]) -> None:

@@ -163,7 +163,7 @@ def exponentials(x: Any, size: int, most: Any, powers: Any, scale: Any) -> Any:
         p = p * r + np.float32(1.6666665459e-1)
         p = p * r + np.float32(5.0000001201e-1)
         x[k] = p * r * r + r + np.float32(1)
-        powers[k] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+        powers[k] = np.int32(np.int32(np.int32(whole) + np.int32(127)) << np.int32(23))
     for k in range(size):
         x[k] *= scale[k]
         total += x[k]

@@ -132,6 +132,7 @@ def answer_of(kind: str, given: dict[int, Tensor], draws: int = 1, grouped: bool
     loaded, ids = tiny(kind), text()
     one = Answering(loaded, ids, LENGTH, draws, 0, grouped)
     one.rows, one.gradients, one.passages = torch.arange(LENGTH), given, [0] * LENGTH
+    one.weights = [1.0] * LENGTH
 
     def look(call: Any) -> None:
         for head in range(call.heads):
@@ -307,6 +308,38 @@ class TestAnswering:
         assert found.squares.shape == (2, 1, 10, 18, len(found.share))
         assert found.unit == "nats"
 
+    @pytest.mark.parametrize("kind", ["causal-lm", "encoder"])
+    def test_some_queries_stand_for_all(self, kind):
+        """A quarter of them, 16 times: errors and keys are in the mean those of all queries (5 standard errors, false alarm 2e-4 of
+        Student's t each). Without their weights they are not."""
+        loaded, entries, queries = tiny(kind), by_head(8).entries, LENGTH // 4
+        found = []
+        for seed in range(16):
+            one = Answering(loaded, text(), queries, 16, seed)
+            one.read(0)
+
+            def look(call: Any, one: Answering = one) -> None:
+                for head in range(call.heads):
+                    one.add(call, head)
+
+            with torch.no_grad(), observe(loaded.model, look):
+                loaded.model(input_ids=text())
+            answer = one.found()
+            alike = replace(answer, weight=torch.ones(queries))
+            terms = [part.mean(2).sum() for each in (answer, alike) for part in each.terms(entries)]
+            found.append(torch.stack([*terms, answer.visible.sum()]).double())
+        mean, error = torch.stack(found).mean(0), torch.stack(found).std(0) / 16**0.5
+        exact, keys = (float(part.mean(2).sum()) for part in exact_answer(kind).terms(entries))
+        off = (
+            mean - torch.tensor([exact, keys, exact, keys, float(exact_answer(kind).visible.sum())])
+        ) / error
+        assert abs(float(off[0])) < 5
+        assert float(error[0]) < 0.1 * exact
+        assert float(off[2]) > 6
+        if kind == "causal-lm":
+            assert off[[1, 4]].abs().max() < 5
+            assert float(off[3]) > 6
+
 
 class TestGroups:
     """Query heads that read the same keys: two for each key head."""
@@ -385,7 +418,7 @@ class TestTrials:
     def test_factor_is_what_was_found_over_what_was_predicted(self):
         """Straight lines over log error between trials. Of one passage the interval is the queries'."""
         answer = exact_answer("causal-lm")
-        known = replace(answer, trials=torch.tensor([[0.01, 0.02], [0.04, 0.02]], dtype=torch.float64))
+        known = replace(answer, trials=torch.tensor([[[0.01], [0.02]], [[0.04], [0.02]]]).double())
         assert [known.factor(one) for one in (1.0, 0.04, 0.02, 0.01, 1e-4)] == pytest.approx(
             [0.5, 0.5, 1.25, 2, 2]
         )
@@ -395,18 +428,21 @@ class TestTrials:
         assert known.predict(entries).high == pytest.approx(2 * plain.high)
 
     def test_several_passages_make_the_interval(self):
-        """1, 2 and 6 times what was predicted: typically 2; from their mean, 3 ± √7·4.3027/√3 on a logarithm, upwards."""
+        """1, 2 and 6 times what was predicted: typically 2; from their mean, 3 ± √7·4.3027/√3 on a logarithm, upwards. What is typical
+        is so beside each passage's own prediction."""
         answer, entries = exact_answer("causal-lm"), by_head(16).entries
-        known = replace(answer, trials=torch.tensor([[0.01, 0.01, 0.02, 0.06]], dtype=torch.float64))
+        known = replace(answer, trials=torch.tensor([[[0.01] * 3, [0.01, 0.02, 0.06]]]).double())
         plain, found = answer.predict(entries), known.predict(entries)
         assert found.value == pytest.approx(2 * plain.value)
         wide = math.exp(4.30265 * math.sqrt(7) / 3 / math.sqrt(3))
         assert found.high == pytest.approx(3 * plain.value * wide, rel=1e-4)
         assert found.low == pytest.approx(found.value / wide, rel=1e-4)
-        sure = replace(answer, trials=torch.tensor([[0.01] + [0.02] * 4], dtype=torch.float64)).predict(
-            entries
-        )
+        sure = replace(answer, trials=torch.tensor([[[0.01] * 4, [0.02] * 4]]).double()).predict(entries)
         assert sure.low == pytest.approx(sure.high) == pytest.approx(2 * plain.value)
+        uneven = torch.tensor([[[0.006, 0.008, 0.016], [0.012, 0.016, 0.05]]]).double()
+        found = replace(answer, trials=uneven).predict(entries)
+        assert found.value == pytest.approx(2 * plain.value)
+        assert found.high > 2.6 * plain.value  # their mean over that of what was predicted
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_are_made_with_the_model_itself(self, kind):
@@ -422,8 +458,8 @@ class TestTrials:
             with torch.no_grad(), observe(loaded.model, look):
                 loaded.model(input_ids=windows[passage : passage + 1])
         found = one.tried(one.found())
-        assert found.trials.shape == (3, 3)
-        predicted, measured = found.trials[:, 0], found.trials[:, 1:].mean(1)
+        assert found.trials.shape == (3, 2, 2)
+        predicted, measured = found.trials.mean(2).T
         assert bool((predicted.diff() >= 0).all())
         assert bool((measured / predicted > 0.25).all())
         assert bool((measured / predicted < 3).all())

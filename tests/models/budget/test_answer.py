@@ -57,7 +57,7 @@ def answer() -> Answer:
             listed.append(one.float())
     squares, alone, rest, width, visible = (torch.stack(one).unflatten(0, (2, 2)) for one in parts)
     passage = torch.tensor([0, 0, 0, 1, 1, 1])
-    return Answer("nats", squares, share.float(), alone, rest, width, visible, passage)
+    return Answer("nats", squares, share.float(), alone, rest, width, visible, passage, torch.ones(QUERIES))
 
 
 class TestErrors:
@@ -168,7 +168,8 @@ def plain(heads: int, queries: int) -> Answer:
     squares, seen = torch.ones(*rest.shape, 2), torch.full(rest.shape[:3], 50.0)
     passage = torch.arange(queries) // 8
     alone, share = torch.ones_like(rest), torch.tensor([0.5**0.5, 0.5])
-    return Answer("nats", squares, share, alone, rest, torch.ones_like(rest), seen, passage)
+    spread, weight = torch.ones_like(rest), torch.ones(queries)
+    return Answer("nats", squares, share, alone, rest, spread, seen, passage, weight)
 
 
 def total(chosen: Chosen) -> tuple[float, float]:

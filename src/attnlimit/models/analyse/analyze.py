@@ -69,7 +69,7 @@ class Reading:
     population: Literal["context", "corpus"] = "context"
     answer: NonNegativeInt = 2
     """How often labels are drawn from the model's own answer in each passage, for what its heads' errors do to it (a
-    backward pass each); 0: not at all. Its queries are spread over whole passages."""
+    backward pass each); 0: not at all. Its queries are drawn from whole passages, by their part in the answer's error."""
     grouped: bool = False
     """Whether query heads with the same key head read the same keys: all that one of them keeps, and the same drawn ones."""
     seed: Seed = 0

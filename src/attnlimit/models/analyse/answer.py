@@ -16,19 +16,23 @@ from attnlimit.designs.kept import masks
 from attnlimit.exact.nested import nested_squares, shares
 from attnlimit.exact.populations import Seen
 from attnlimit.models.attend.sampled import sampled_attention
-from attnlimit.models.budget.answer import SPACE, Answer
+from attnlimit.models.budget.answer import BASE, SPACE, Answer
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.call import Call
 from attnlimit.models.see.gradient import (
     answer_error,
     answer_gradients,
+    drawn_by_size,
     model_answer,
     per_query,
     spread_rows,
     unit,
 )
 from attnlimit.models.see.load import Loaded
+from attnlimit.numerics.threads import side_by_side
 
+LOOKED_AT, USUAL = 512, replace(BASE, top=24)
+"""Queries of a passage, at most, whose errors are looked at roughly, and with what kept, to choose those that are analysed."""
 TRIED = (0.05, 0.01, 0.002)
 """Errors of the answer at which what is predicted is tried out."""
 TRIED_ON = 8
@@ -51,23 +55,38 @@ class Answering:
         self.share = shares(windows.shape[1])
         self.terms: dict[tuple[int, int], list[tuple[Tensor, ...]]] = {}
         self.passages: list[int] = []
+        self.weights: list[float] = []
 
     def read(self, passage: int) -> None:
-        """Go through a passage with a graph, and back."""
+        """Go through a passage with a graph, and back, and choose its queries by their part in the answer's error.
+
+        That is about Σ ‖g‖² spread² over heads (see designs.by_query): few queries have most of it, and drawn alike they would
+        say little of the others."""
         ids = self.windows[passage : passage + 1]
-        self.rows = spread_rows(ids.shape[1], self.each, self.generator)
-        self.gradients = answer_gradients(self.loaded, ids, self.rows, self.draws, self.generator)
-        self.passages += [passage] * len(self.rows)
+        some = spread_rows(ids.shape[1], max(LOOKED_AT, self.each), self.generator)
+        squares: dict[int, Float[Tensor, "heads some"]] = {}
+
+        def look(call: Call) -> None:
+            found = side_by_side(lambda head: _spread_square(call, head, some), range(call.heads))
+            squares[call.layer] = torch.stack(found)
+
+        gradients = answer_gradients(self.loaded, ids, some, self.draws, self.generator, look)
+        sizes = [(gradients[k].square().sum((0, 3)).T.cpu() * one).sum(0) for k, one in squares.items()]
+        chosen, weight = drawn_by_size(torch.stack(sizes).sum(0), self.each, self.generator)
+        self.rows = some[chosen]
+        self.gradients = {layer: one[:, chosen] for layer, one in gradients.items()}
+        self.passages += [passage] * len(chosen)
+        self.weights += weight.tolist()
 
     def state(self) -> dict[str, Any]:
         """All that the passages so far have added, and where the generator stands."""
-        return {
-            "terms": self.terms, "passages": self.passages, "group": self.group, "generator": self.generator.get_state(),
-        }  # fmt: skip
+        own = {name: getattr(self, name) for name in ("terms", "passages", "weights", "group")}
+        return own | {"generator": self.generator.get_state()}
 
     def go_on(self, state: dict[str, Any]) -> None:
         """After the passages whose state it is."""
-        self.terms, self.passages, self.group = state["terms"], state["passages"], state["group"]
+        for name in ("terms", "passages", "weights", "group"):
+            setattr(self, name, state[name])
         self.generator.set_state(state["generator"])
 
     def add(self, call: Call, head: int) -> None:
@@ -111,9 +130,18 @@ class Answering:
         squares, alone, rest, widths, seen = (
             torch.stack([torch.stack([one[k] for one in row]) for row in rows]) for k in range(5)
         )
-        share, passage = self.share.float(), torch.tensor(self.passages)
+        share, passage, weight = self.share.float(), torch.tensor(self.passages), torch.tensor(self.weights)
         return Answer(
-            unit(self.loaded.kind), squares, share, alone, rest, widths, seen, passage, group=self.group
+            unit(self.loaded.kind),
+            squares,
+            share,
+            alone,
+            rest,
+            widths,
+            seen,
+            passage,
+            weight,
+            group=self.group,
         )
 
     @property
@@ -132,19 +160,17 @@ class Answering:
         if apart > 0:
             together = float(self._lost([kept], answer.group, passages, passed).mean())
             answer = replace(answer, alone=answer.alone * max(1.0, together / apart))
-        predicted = torch.zeros(len(TRIED), 1, dtype=torch.float64)
-        found = torch.zeros(len(TRIED), len(passages), dtype=torch.float64)
+        trials = torch.zeros(len(TRIED), 2, len(passages), dtype=torch.float64)
         for some in passages.split(1) if len(passages) == 1 else (passages[::2], passages[1::2]):
             here = torch.isin(torch.arange(len(self.windows)), some)
             options = (answer if bool(here.all()) else answer.of_passages(~here)).options()
             chosen = [options.cheapest(error=level) for level in TRIED]
-            found[:, some] = self._lost([one.entries for one in chosen], answer.group, some, passed)
+            trials[:, 1, some] = self._lost([one.entries for one in chosen], answer.group, some, passed)
             for level, one in enumerate(chosen):
-                new = answer.of_passages(here).predict(one.entries)
-                value = one.predicted.value if bool(here.all()) else new.value
-                predicted[level] += value * len(some) / len(passages)
-        trials = torch.cat([predicted, found], 1)[predicted[:, 0] > 0]
-        return replace(answer, trials=trials[trials[:, 0].argsort()])
+                new = answer.by_passage(one.entries)[some]
+                trials[level, 0, some] = one.predicted.value if bool(here.all()) else new
+        predicted = trials[:, 0].mean(1)
+        return replace(answer, trials=trials[predicted.argsort()][predicted.sort().values > 0])
 
     @torch.no_grad()
     def _lost(
@@ -166,6 +192,17 @@ class Answering:
                 if passed is not None:
                     passed()
         return found
+
+
+@torch.no_grad()
+def _spread_square(call: Call, head: int, rows: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
+    """How widely the keys that are not kept differ in what they do to the outputs of some queries."""
+    scores = call.scores(0, head, rows).detach()
+    own = None if call.own_key is None else rows.to(scores.device) + call.own_key
+    rest = ~(USUAL.without(place=own is None).mask(scores, own) | (scores == -torch.inf))
+    weight = call.weights(scores[None, None], head)[0, 0]
+    parts = contributions(weight, call.value[0, head // call.groups].detach().to(weight))
+    return rest_spread(parts, rest)[1][:, 0].square().cpu()
 
 
 def group_squares(

@@ -208,7 +208,7 @@ class Run(Drawn):
         options = answer.options(by_query=policy == "best")
         least = options.same if policy == "same" else options.cheapest
         if aim in ("keys", "total"):
-            visible = float(answer.seen.mean(2).sum())
+            visible = float(answer.visible.sum())
             room = _share(value) * visible if aim == "keys" else value / answer.group
             found = least(keys=room)
         else:

@@ -58,10 +58,12 @@ class Answer:
     """Keys that a query sees; 0 where there is no head."""
     passage: Int[Tensor, " queries"]
     """The text that each query is of."""
-    trials: Float[Tensor, "trials found"] = field(
-        default_factory=lambda: torch.empty(0, 2, dtype=torch.float64)
+    weight: Float[Tensor, " queries"]
+    """What each query counts for: those with large errors are drawn more often, and count for less."""
+    trials: Float[Tensor, "trials 2 passages"] = field(
+        default_factory=lambda: torch.empty(0, 2, 1, dtype=torch.float64)
     )
-    """Errors of the answer that were predicted, from small to large, and what became of them in each passage."""
+    """Errors of the answer that were predicted of each passage, from small to large, and what became of them."""
     group: int = 1
     """Heads that keep and draw together; with more than one, `heads` counts groups."""
 
@@ -128,10 +130,12 @@ class Answer:
             found.append((replace(FOLLOWING, by_query=factor), self.of_query(factor * unit[..., None, None])))
         kinds, pairs = zip(*found, strict=True)
         errors, keys = (torch.stack([one[k].float() for one in pairs], -1) for k in (0, 1))
-        return Options(kinds, unit, errors, keys, self)
+        count = self.weight.to(errors)[:, None]
+        return Options(kinds, unit, errors.mul_(count), keys.mul_(count / count.mean()), self)
 
     def terms(self, entries: Sequence[HeadBudget]) -> tuple[Tensor, Tensor]:
-        """Errors and keys by layer, head (or group) and query, of one budget a head; `entries` by layer, then head."""
+        """Errors and keys by layer, head (or group) and query, of one budget a head; `entries` by layer, then head. Each counts as its
+        query does, so that their plain means are those over the text."""
         errors, keys = torch.zeros_like(self.seen), self.seen.clone()
         for one in entries:
             layer, head = one.layer, one.head // self.group
@@ -141,16 +145,32 @@ class Answer:
             place = _place(one)
             pair = here.of_head(place, one.n) if one.by_query is None else here.of_query(one.by_query)
             errors[layer, head], keys[layer, head] = pair[0][0, 0], pair[1][0, 0]
-        return errors, keys
+        return errors * self.weight.to(errors), self.counted(keys)
+
+    def counted(self, keys: Float[Tensor, "... queries"]) -> Float[Tensor, "... queries"]:
+        """Keys of queries, each as often as it counts among all."""
+        return keys * (self.weight / self.weight.mean()).to(keys)
+
+    @property
+    def visible(self) -> Float[Tensor, "layers heads"]:
+        """Keys that a query sees, in the mean."""
+        return self.counted(self.seen).mean(2, dtype=torch.float64)
 
     def part(self, here: tuple[slice | Tensor, ...]) -> Answer:
         """Some layers, heads and queries of it."""
         parts = {name: getattr(self, name)[here] for name in ("squares", "alone", "rest", "spread", "seen")}
-        return replace(self, **parts, passage=self.passage[here[2]] if len(here) > 2 else self.passage)
+        if len(here) > 2:
+            parts |= {name: getattr(self, name)[here[2]] for name in ("passage", "weight")}
+        return replace(self, **parts)
 
     def of_passages(self, some: Bool[Tensor, " passages"]) -> Answer:
         """The queries of some passages."""
         return self.part((slice(None), slice(None), some[self.passage]))
+
+    def by_passage(self, entries: Sequence[HeadBudget]) -> Float[Tensor, " passages"]:
+        """The sum of the heads' terms in each of them."""
+        by_query = self.terms(entries)[0].sum((0, 1)).double()
+        return torch.stack([by_query[self.passage == one].mean() for one in self.passage.unique()])
 
     def predict(self, entries: Sequence[HeadBudget]) -> Predicted:
         """The answer's error under these budgets, which were not chosen on these very queries, with its interval."""
@@ -158,11 +178,10 @@ class Answer:
         return self.interval(errors.sum((0, 1)).double())
 
     def interval(self, by_query: Float[Tensor, " queries"], level: float = 0.95) -> Predicted:
-        """What the queries say, times what became of such errors in trials: of a typical passage, as few lose far more than all
-        others. As sure as trials in three passages or more agree (a t interval, whose upper end counts from their mean), else as
-        passages drawn anew and queries in each of them."""
+        """What the queries say, times what became of such errors in trials. As sure as trials in three passages or more agree (a t
+        interval, whose upper end counts from their mean), else as passages drawn anew and queries in each of them."""
         value = float(by_query.mean())
-        found, factor = self.found_over_predicted(value), self.factor(value)
+        factor, found = self.factor(value), self._between_trials(value, own=False)
         if len(found) > 2:
             mean = float(found.mean())
             quantile = float(scipy.special.stdtrit(len(found) - 1, (1 + level) / 2))
@@ -189,18 +208,21 @@ class Answer:
         return low, high
 
     def factor(self, error: float) -> float:
-        """What errors of this size turned out to be in a typical passage, over the sum of the heads' terms."""
-        found = self.found_over_predicted(error)
+        """What errors of this size turned out to be in a typical passage, over the sum of the heads' terms there: few passages
+        lose far more than is predicted, and say nothing of the others."""
+        found = self._between_trials(error, own=True)
         return float(found.quantile(0.5)) if len(found) else 1.0
 
-    def found_over_predicted(self, error: float) -> Float[Tensor, " passages"]:
-        """By passage: between the trials on a logarithm of the error, beyond them as at the last; nothing without trials."""
+    def _between_trials(self, error: float, own: bool) -> Float[Tensor, " passages"]:
+        """What was found in each passage over what was predicted of it, or of all: between the trials on a logarithm of the error,
+        beyond them as at the last; nothing without trials."""
         if not len(self.trials) or error <= 0:
             return torch.empty(0, dtype=torch.float64)
-        predicted = self.trials[:, 0].log().tolist()
-        ratio = (self.trials[:, 1:] / self.trials[:, :1]).T.numpy()
-        found = [np.interp(math.log(error), predicted, one) for one in ratio]
-        return torch.tensor(found, dtype=torch.float64)
+        predicted, found = self.trials.unbind(1)
+        mean = predicted.mean(1, keepdim=True)
+        ratio = (found / (predicted.clamp_min(1e-30) if own else mean)).T.numpy()
+        places = mean[:, 0].log().tolist()
+        return torch.tensor([np.interp(math.log(error), places, one) for one in ratio], dtype=torch.float64)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -221,7 +243,7 @@ class Answer:
         places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
         shapes = {
             "squares": (*places, sets, sizes), "alone": (*places, sets), "rest": (*places, sets), "spread": (*places, sets),
-            "passage": places[-1:], "trials": (len(found["trials"]), found["trials"].shape[-1]),
+            "passage": places[-1:], "weight": places[-1:], "trials": (len(found["trials"]), 2, found["trials"].shape[-1]),
         }  # fmt: skip
         group = known.get("group", "")
         if not group.isdecimal() or any(tuple(found[name].shape) != shape for name, shape in shapes.items()):
@@ -229,7 +251,7 @@ class Answer:
         return cls(known.get("unit", ""), **found, group=int(group))
 
 
-ARRAYS = ("squares", "share", "alone", "rest", "spread", "seen", "passage", "trials")
+ARRAYS = ("squares", "share", "alone", "rest", "spread", "seen", "passage", "weight", "trials")
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,6 +345,10 @@ class Options:
         return float(judged.double().sum((0, 1)).mean())
 
     @cached_property
+    def _visible(self) -> Float[Tensor, "layers heads"]:
+        return self.answer.visible
+
+    @cached_property
     def _means(self) -> tuple[Tensor, Tensor]:
         return self.error.mean(2, dtype=torch.float64), self.keys.mean(2, dtype=torch.float64)
 
@@ -359,7 +385,7 @@ class Options:
     def _budget(self, place: int, layer: int, head: int, keys: float, answer: float) -> HeadBudget:
         one = self.budgets[place]
         follow = None if one.by_query is None else one.by_query * float(self.unit[layer, head])
-        seen = float(self.answer.seen[layer, head].mean())
+        seen = float(self._visible[layer, head])
         return replace(
             one, layer=layer, head=head, by_query=follow, keys=keys, visible_keys=seen, answer=answer
         )

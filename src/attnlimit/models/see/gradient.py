@@ -8,7 +8,7 @@ with random signs ε: the embedding moves by E‖·‖² ≈ E(gᵀδ)².
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,8 @@ NATS, CHANGE = "nats", "squared change of the embedding"
 """What a change of the answer is counted in: KL, or for encoders how far an embedding of length 1 moves."""
 AT_ONCE = 128
 """Positions whose laws are compared at once."""
+EVEN = 0.25
+"""Of the chances that queries are drawn with, the part that all have alike: what their sizes do not tell is not left out."""
 OFF = "analyse without the answer (--answer off)"
 
 
@@ -46,8 +48,10 @@ def answer_gradients(
     rows: Int[Tensor, " m"],
     draws: int,
     generator: torch.Generator,
+    look: Callable[[Call], object] | None = None,
 ) -> dict[int, Float[Tensor, "draws m heads dv"]]:
-    """g by layer, at some queries of one text, `draws` times: one forward pass with its graph, and a backward pass a draw."""
+    """g by layer, at some queries of one text, `draws` times: one forward pass with its graph, in which every call can be looked
+    at, and a backward pass a draw."""
     outputs: dict[int, Tensor] = {}
 
     def keep(call: Call) -> Tensor:
@@ -58,6 +62,8 @@ def answer_gradients(
             )
         out = call.output()
         outputs[call.layer] = out if out.requires_grad else out.detach().requires_grad_()
+        if look is not None:
+            look(call)
         return outputs[call.layer]
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
@@ -123,3 +129,24 @@ def spread_rows(length: int, count: int, generator: torch.Generator) -> Int[Tens
     count = min(count, length)
     edges = torch.arange(count + 1) * length // count
     return edges[:-1] + (torch.rand(count, generator=generator) * edges.diff()).long()
+
+
+def drawn_by_size(
+    size: Float[Tensor, " all"], count: int, generator: torch.Generator
+) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
+    """`count` different places, in order, with chances π that grow with their size, and weights 1/(all · π): the mean of weight ·
+    anything over them is, on average over draws, its mean over all places.
+
+    The places stand at equal steps of the sum of π, and so are spread over the text."""
+    total = float(size.sum())
+    if count >= len(size) or not 0 < total < torch.inf:
+        count = min(count, len(size))
+        return spread_rows(len(size), count, generator), torch.ones(count, dtype=torch.float64)
+    chance = count * (EVEN / len(size) + (1 - EVEN) * size.double() / total)
+    while bool((chance > 1 + 1e-9).any()):  # what is sure leaves its surplus to the others
+        sure = chance >= 1
+        rest = count - int(sure.sum())
+        chance = torch.where(sure, 1.0, chance * (rest / chance[~sure].sum()))
+    points = torch.arange(count) + torch.rand(1, generator=generator, dtype=torch.float64)
+    place = torch.searchsorted(chance.cumsum(0), points).clamp_max(len(size) - 1)
+    return place, count / (len(size) * chance[place])

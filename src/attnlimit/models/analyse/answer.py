@@ -31,7 +31,7 @@ from attnlimit.models.see.gradient import (
 from attnlimit.models.see.load import Loaded
 from attnlimit.numerics.threads import side_by_side
 
-LOOKED_AT, USUAL = 512, replace(BASE, top=24)
+LOOKED_AT, USUAL = 256, replace(BASE, top=24)
 """Queries of a passage, at most, whose errors are looked at roughly, and with what kept, to choose those that are analysed."""
 TRIED = (0.05, 0.01, 0.002)
 """Errors of the answer at which what is predicted is tried out."""

@@ -169,7 +169,9 @@ class Answer:
 
     def by_passage(self, entries: Sequence[HeadBudget]) -> Float[Tensor, " passages"]:
         """The sum of the heads' terms in each of them."""
-        by_query = self.terms(entries)[0].sum((0, 1)).double()
+        return self._by_passage(self.terms(entries)[0].sum((0, 1)).double())
+
+    def _by_passage(self, by_query: Float[Tensor, " queries"]) -> Float[Tensor, " passages"]:
         return torch.stack([by_query[self.passage == one].mean() for one in self.passage.unique()])
 
     def predict(self, entries: Sequence[HeadBudget]) -> Predicted:
@@ -178,15 +180,16 @@ class Answer:
         return self.interval(errors.sum((0, 1)).double())
 
     def interval(self, by_query: Float[Tensor, " queries"], level: float = 0.95) -> Predicted:
-        """What the queries say, times what became of such errors in trials. As sure as trials in three passages or more agree (a t
-        interval, whose upper end counts from their mean), else as passages drawn anew and queries in each of them."""
+        """What the queries say, times what became of such errors in trials. As sure as three passages or more agree, each with what
+        became of it (a t interval, whose upper end counts from their mean), else as passages drawn anew and queries in each of them."""
         value = float(by_query.mean())
-        factor, found = self.factor(value), self._between_trials(value, own=False)
-        if len(found) > 2:
-            mean = float(found.mean())
-            quantile = float(scipy.special.stdtrit(len(found) - 1, (1 + level) / 2))
-            wide = math.exp(quantile * float(found.std()) / mean / len(found) ** 0.5)
-            low, high = factor * value / wide, max(factor, mean) * value * wide
+        factor, ratio = self.factor(value), self._found_over_predicted(value)
+        if len(ratio) > 2:
+            lost = ratio * self._by_passage(by_query)[: len(ratio)]
+            mean = float(lost.mean())
+            quantile = float(scipy.special.stdtrit(len(lost) - 1, (1 + level) / 2))
+            wide = math.exp(quantile * float(lost.std()) / max(mean, 1e-300) / len(lost) ** 0.5)
+            low, high = factor * value / wide, max(factor * value, mean) * wide
         else:
             low, high = (factor * end for end in self._redrawn(by_query, level))
         return Predicted(factor * value, min(low, factor * value), max(high, factor * value), self.unit)
@@ -210,18 +213,15 @@ class Answer:
     def factor(self, error: float) -> float:
         """What errors of this size turned out to be in a typical passage, over the sum of the heads' terms there: few passages
         lose far more than is predicted, and say nothing of the others."""
-        found = self._between_trials(error, own=True)
+        found = self._found_over_predicted(error)
         return float(found.quantile(0.5)) if len(found) else 1.0
 
-    def _between_trials(self, error: float, own: bool) -> Float[Tensor, " passages"]:
-        """What was found in each passage over what was predicted of it, or of all: between the trials on a logarithm of the error,
-        beyond them as at the last; nothing without trials."""
+    def _found_over_predicted(self, error: float) -> Float[Tensor, " passages"]:
+        """In each passage: between the trials on a logarithm of the error, beyond them as at the last; nothing without trials."""
         if not len(self.trials) or error <= 0:
             return torch.empty(0, dtype=torch.float64)
         predicted, found = self.trials.unbind(1)
-        mean = predicted.mean(1, keepdim=True)
-        ratio = (found / (predicted.clamp_min(1e-30) if own else mean)).T.numpy()
-        places = mean[:, 0].log().tolist()
+        places, ratio = predicted.mean(1).log().tolist(), (found / predicted.clamp_min(1e-30)).T.numpy()
         return torch.tensor([np.interp(math.log(error), places, one) for one in ratio], dtype=torch.float64)
 
     # --- files ------------------------------------------------------------------------------------

@@ -442,11 +442,9 @@ class TestTrials:
         assert found.high == pytest.approx(float(lost.mean()) * wide, rel=1e-4)
         assert found.low == pytest.approx(found.value / wide, rel=1e-4)
         assert found.high > 6 * plain.value
-        same = replace(
-            answer, weight=1 / by_query.float(), trials=torch.tensor([[[0.01] * 3, [0.02] * 3]]).double()
-        )
-        sure = same.predict(entries)
-        assert sure.low == pytest.approx(sure.high) == pytest.approx(2.0)
+        alike = torch.tensor([[[0.01] * 4, [0.02] * 4]]).double()
+        sure = replace(exact_answer("causal-lm"), trials=alike).predict(entries)
+        assert sure.low == pytest.approx(sure.high) == pytest.approx(2 * plain.value)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_are_made_with_the_model_itself(self, kind):

@@ -21,7 +21,7 @@ from attnlimit.exact.populations import Seen
 from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.atoms import Atoms, KeptSet
-from attnlimit.numerics.condensed import APART, CLOSE, Condensed, condensed_bins
+from attnlimit.numerics.condensed import APART, CLOSE, Condensed
 
 OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """n (1 or m, k) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
@@ -34,7 +34,8 @@ BIN_ABOVE = 2048
 """Smaller populations take every token as an atom of its own."""
 MODELS_BIN_ABOVE = 256
 """Contexts of models are binned earlier: four times as fast for 512 keys, eight for 1,024, and at most 0.2 % off."""
-QUERIES_AT_ONCE = 16
+QUERIES_AT_ONCE, BLOCK = 16, 32
+"""Of a law or a model; and of a population, so that their scores fit a processor's caches."""
 CHECKED = slice(2)
 """Queries of which bins are merged to see what that does."""
 
@@ -76,13 +77,30 @@ def prepare(
 ) -> Prepared:
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
     if measure.population is not None:
-        where = _where(positions, x, measure.population)
-        seen = _seen(head, measure.population, x, sampling)
-        if not sampling.draw.repeats:
-            _check_enough(seen, n_max, sampling, where)
+        seen, where = _seen_with_places(head, measure.population, x, n_max, sampling, positions)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
     _check_endless(measure, sampling)
     return Prepared(_of_law(head, measure, x, n_max, sampling), f"exact (Laplace quadrature{precision(x)})")
+
+
+def prepare_in_blocks(
+    head: Head,
+    measure: Measure,
+    x: Float[Tensor, "m dq"],
+    n_max: int,
+    sampling: Sampling = PLAIN,
+    *,
+    positions: Sequence[int] | Tensor | None = None,
+    binned: bool | None = None,
+) -> list[Callable[[], Prepared]]:
+    """The same for some queries of a population each, in order, to be called side by side; what they share is computed here."""
+    if measure.population is None:
+        return [partial(prepare, head, measure, x, n_max, sampling)]
+    seen, where = _seen_with_places(head, measure.population, x, n_max, sampling, positions)
+    blocks = [slice(i, i + BLOCK) for i in range(0, len(x), BLOCK)]
+    places = [None if where is None else where[rows] for rows in blocks]
+    ready = partial(prepare_seen, n_max=n_max, sampling=sampling, binned=binned)
+    return [partial(ready, seen[rows], positions=own) for rows, own in zip(blocks, places, strict=True)]
 
 
 def precision(x: Tensor) -> str:
@@ -149,6 +167,20 @@ def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
     return Seen(scores, head.read_linear(tokens.values), mass=mass)
 
 
+def _seen_with_places(
+    head: Head,
+    tokens: Empirical,
+    x: Tensor,
+    n_max: int,
+    sampling: Sampling,
+    positions: Sequence[int] | Tensor | None,
+) -> tuple[Seen, Tensor | None]:
+    where, seen = _where(positions, x, tokens), _seen(head, tokens, x, sampling)
+    if not sampling.draw.repeats:
+        _check_enough(seen, n_max, sampling, where)
+    return seen, where
+
+
 def _where(positions: Sequence[int] | Tensor | None, x: Tensor, tokens: Empirical) -> Tensor | None:
     return None if positions is None else as_places(positions, len(x), len(tokens), x.device)
 
@@ -199,11 +231,9 @@ def prepare_seen(
         here, count, inside = seen[rows], rest[rows], None if kept is None else kept[rows]
         atoms: Atoms | Condensed
         if binned:
-            bins, own = here.bins(inside)
-            merged = [bins.of(check).merged()] if check == CHECKED else []
-            atoms = condensed_bins([bins, *merged], APART if sampling.draw.repeats else CLOSE)
-            own = own and KeptSet(*(torch.cat([part, part[check]]) for part in own))
-            count, limit = torch.cat([count, count[check]]), bins.limit
+            again = count[check]
+            atoms, own, limit = here.binned(inside, APART if sampling.draw.repeats else CLOSE, len(again))
+            count = torch.cat([count, again])
         else:
             atoms, own = here.atoms(inside)
             limit = atoms.limit

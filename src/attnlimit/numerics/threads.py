@@ -18,6 +18,8 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     Small tensors gain nothing from torch's own threads, whose waiting costs more than the work.
     """
     threads = torch.get_num_threads()
+    if threads == 1:
+        return [work(item) for item in items]
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads) as pool:

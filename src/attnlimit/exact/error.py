@@ -102,7 +102,9 @@ def exact_error(
         squares = square, bias.square().sum(-1), limit.double().square().sum(-1)
         return ExactError(tuple(sizes), *squares, prepared.method, bin_error)
 
-    return _joined(side_by_side(some, prepare_in_blocks(head, measure, x, max(sizes), **how)), torch.cat)
+    rows, blocks = zip(*prepare_in_blocks(head, measure, x, max(sizes), **how), strict=True)
+    back = torch.cat(rows).argsort()
+    return _joined(side_by_side(some, blocks), lambda parts: torch.cat(parts)[back])
 
 
 def as_sizes(n: object) -> list[int]:

@@ -40,12 +40,14 @@ class Seen:
         hidden, sink, kept = (
             None if part is None else part[rows] for part in (self.hidden, self.sink, self.kept)
         )
-        shared = self.values.ndim == 2
-        found = Seen(
-            self.scores[rows], self.values if shared else self.values[rows], hidden, sink, self.mass, kept
-        )
-        if shared:
-            vars(found).update(centre=self.centre, _centred=self._centred)
+        if self.values.ndim == 3:
+            return Seen(self.scores[rows], self.values[rows], hidden, sink, self.mass, kept)
+        return self.scored(self.scores[rows], hidden=hidden, sink=sink, kept=kept)
+
+    def scored(self, scores: Float[Tensor, "k n"], **seen: Tensor | None) -> Seen:
+        """What other queries see of the same values."""
+        found = Seen(scores, self.values, mass=self.mass, **seen)
+        vars(found).update(centre=self.centre, _centred=self._centred)
         return found
 
     def __len__(self) -> int:

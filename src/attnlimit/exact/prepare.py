@@ -77,7 +77,8 @@ def prepare(
 ) -> Prepared:
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
     if measure.population is not None:
-        seen, where = _seen_with_places(head, measure.population, x, n_max, sampling, positions)
+        where = _where(positions, x, measure.population)
+        seen = _enough(_sight(head, measure.population, sampling)(x), n_max, sampling, where)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
     _check_endless(measure, sampling)
     return Prepared(_of_law(head, measure, x, n_max, sampling), f"exact (Laplace quadrature{precision(x)})")
@@ -92,15 +93,21 @@ def prepare_in_blocks(
     *,
     positions: Sequence[int] | Tensor | None = None,
     binned: bool | None = None,
-) -> list[Callable[[], Prepared]]:
-    """The same for some queries of a population each, in order, to be called side by side; what they share is computed here."""
+) -> list[tuple[Int[Tensor, " k"], Callable[[], Prepared]]]:
+    """The same for some queries each, those whose scores spread most first, to be called side by side. What they share is
+    computed here, and bins are checked for the first ones alone."""
     if measure.population is None:
-        return [partial(prepare, head, measure, x, n_max, sampling)]
-    seen, where = _seen_with_places(head, measure.population, x, n_max, sampling, positions)
-    blocks = [slice(i, i + BLOCK) for i in range(0, len(x), BLOCK)]
-    places = [None if where is None else where[rows] for rows in blocks]
-    ready = partial(prepare_seen, n_max=n_max, sampling=sampling, binned=binned)
-    return [partial(ready, seen[rows], positions=own) for rows, own in zip(blocks, places, strict=True)]
+        rows = torch.arange(len(x), device=x.device)
+        return [(rows, partial(prepare, head, measure, x, n_max, sampling))]
+    where, sight = _where(positions, x, measure.population), _sight(head, measure.population, sampling)
+
+    def ready(rows: Tensor, check: bool) -> Prepared:
+        own = None if where is None else where[rows]
+        seen = _enough(sight(x[rows]), n_max, sampling, own)
+        return prepare_seen(seen, n_max, sampling, positions=own, binned=binned, check=check)
+
+    groups = head.query(x).norm(dim=-1).argsort(descending=True, stable=True).split(BLOCK)
+    return [(rows, partial(ready, rows, check=rows is groups[0])) for rows in groups]
 
 
 def precision(x: Tensor) -> str:
@@ -108,13 +115,17 @@ def precision(x: Tensor) -> str:
     return "" if x.dtype == torch.float64 else f", scores in {str(x.dtype).removeprefix('torch.')}"
 
 
-def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> None:
+def _enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> Seen:
+    """Those that have n_max keys to draw from, or where keys may repeat."""
+    if sampling.draw.repeats:
+        return seen
     least = int(_left(seen, _kept(seen, sampling.kept, positions)).min())
     if n_max > least:
         raise InputError(
             f"n = {n_max} keys were asked for, but only {least} are left to draw from, and {sampling.draw.words} do not "
             "repeat: use smaller n, or independent keys."
         )
+    return seen
 
 
 def _check_endless(law: Measure, sampling: Sampling) -> None:
@@ -159,26 +170,13 @@ def _law_rest(head: Head, law: Measure, x: Tensor, kept: Kept, finer: float = 1.
     return Rest(atoms, own, endless)
 
 
-def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
+def _sight(head: Head, tokens: Empirical, sampling: Sampling) -> Callable[[Tensor], Seen]:
+    """What queries see of a population; keys and values are computed once."""
     if tokens.weights is not None and sampling != PLAIN:
         raise InputError(f"A weighted population takes independent plain keys, none kept; got {sampling}.")
-    scores = head.query(x) @ head.keys(tokens.tokens).T
-    mass = None if tokens.weights is None else tokens.probabilities
-    return Seen(scores, head.read_linear(tokens.values), mass=mass)
-
-
-def _seen_with_places(
-    head: Head,
-    tokens: Empirical,
-    x: Tensor,
-    n_max: int,
-    sampling: Sampling,
-    positions: Sequence[int] | Tensor | None,
-) -> tuple[Seen, Tensor | None]:
-    where, seen = _where(positions, x, tokens), _seen(head, tokens, x, sampling)
-    if not sampling.draw.repeats:
-        _check_enough(seen, n_max, sampling, where)
-    return seen, where
+    keys, mass = head.keys(tokens.tokens), None if tokens.weights is None else tokens.probabilities
+    nobody = Seen(keys.new_empty(0, len(keys)), head.read_linear(tokens.values), mass=mass)
+    return lambda x: nobody.scored(head.query(x) @ keys.T)
 
 
 def _where(positions: Sequence[int] | Tensor | None, x: Tensor, tokens: Empirical) -> Tensor | None:
@@ -199,7 +197,7 @@ def rest_of(
         _check_endless(measure, sampling)
         return _law_rest(head, measure, x, sampling.kept, finer)
     where = _where(positions, x, measure.population)
-    seen = _seen(head, measure.population, x, sampling)
+    seen = _sight(head, measure.population, sampling)(x)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept), _left(seen, kept))
 
@@ -212,9 +210,10 @@ def prepare_seen(
     positions: Tensor | None = None,
     binned: bool | None = None,
     square_only: bool = False,
+    check: bool = True,
 ) -> Prepared:
     """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat.
-    `square_only`: the bias is not asked for."""
+    `square_only`: the bias is not asked for; `check`: what bins do is."""
     keys = seen.scores.shape[1]
     binned = keys > BIN_ABOVE if binned is None else binned
     kept = _kept(seen, sampling.kept, positions)
@@ -225,13 +224,13 @@ def prepare_seen(
     by_sets = binned and isinstance(sampling.draw, Different)
     few = rest[:, 0] <= (FEW if by_sets else 0)  # all their sets are summed over, key by key
     groups = [rows.nonzero()[:, 0] for rows in (~few, few) if bool(rows.any())]
-    check = slice(0) if square_only or not binned or bool(few.all()) else CHECKED
+    some = CHECKED if check and binned and not (square_only or bool(few.all())) else slice(0)
 
     def ready(rows: Tensor | slice, binned: bool) -> tuple[OfN, Tensor]:
         here, count, inside = seen[rows], rest[rows], None if kept is None else kept[rows]
         atoms: Atoms | Condensed
         if binned:
-            again = count[check]
+            again = count[some]
             atoms, own, limit = here.binned(inside, APART if sampling.draw.repeats else CLOSE, len(again))
             count = torch.cat([count, again])
         else:
@@ -244,11 +243,11 @@ def prepare_seen(
         every, limit = ready(slice(None), binned and not bool(few[0]))
     else:
         many, other = ready(groups[0], True), ready(groups[1], False)
-        again = len(rest) + torch.arange(len(groups[0][check]), device=rest.device)
+        again = len(rest) + torch.arange(len(groups[0][some]), device=rest.device)
         every = _joined([many[0], other[0]], [torch.cat([groups[0], again]), groups[1]])
         limit = torch.cat([many[1], other[1]])[torch.cat(groups).argsort()]
     method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
-    return Prepared(every, method, limit, groups[0][check])
+    return Prepared(every, method, limit, groups[0][some])
 
 
 def squares(

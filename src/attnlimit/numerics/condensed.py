@@ -9,6 +9,7 @@ as they are. Bins of keys go to points that are equally far apart for all querie
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -160,6 +161,7 @@ def condensed_keys(keys: Scored, spacing: float = APART, again: int = 0) -> Cond
     return Condensed(scores, number, vector, square, precision=ROUGH, alike=True)
 
 
+@cache
 def _fractions() -> Float[Tensor, " k"]:
     """1/Π_{i≠k} (k − i)."""
     k = torch.arange(NEAR, dtype=torch.float64)

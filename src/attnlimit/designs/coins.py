@@ -28,6 +28,7 @@ from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import HEAVY, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed, summed
+from attnlimit.numerics.fading import faded
 from attnlimit.numerics.laplace import tau_grid
 
 ROWS_AT_ONCE = 256
@@ -83,20 +84,22 @@ def coin_moments(
     p = (n / number).clamp_max(1.0).expand(len(number), -1)
     tau = tau_grid(atoms, int(number.max()), kept)
     sums = coin_sums(tau, condensed(atoms, number), p, kept)
-    tau, log_phi, noise, drift = *sums[:3], sums.drift()
+    log_phi, pairs, step = sums.log_phi, sums.pairs() + sums.noise, atoms.step
     nobody = (number * torch.log1p(-p)).exp()
-    none_square, none_drift = torch.zeros_like(noise), torch.zeros_like(drift)
+    none_square, bias = torch.zeros_like(pairs), n.new_zeros(*p.shape, atoms.dim)
     if kept is not None:
-        own = (tau + kept.log_weight[:, None, None] - stands_for[..., None].log()).clamp_max(HEAVY).exp()
+        own = sums.tau + kept.log_weight[:, None, None] - stands_for[..., None].log()
+        own, size = own.clamp_max(HEAVY).exp(), kept.mean_error.square().sum(-1)[:, None, None]
         log_phi = log_phi - own
-        alone = own[..., None] * kept.mean_error[:, None, None, :]
-        drift = drift + alone
+        pairs = pairs + 2 * own * sums.toward(kept.mean_error) + own.square() * size
         # taken off at each t, since kept keys lighter than all others are seen at larger t than these
         none = nobody[..., None] * (-own).exp()
-        none_square, none_drift = none * alone.square().sum(-1), none[..., None] * alone
-    phi, step = log_phi.exp(), atoms.step
-    square = step * (phi * (drift.square().sum(-1) + noise) - none_square).sum(2)
-    bias = step * (phi[..., None] * drift - none_drift).sum(2)
+        none_square = none * own.square() * size
+        bias = step * ((faded(log_phi) - none) * own).sum(2)[..., None] * kept.mean_error[:, None]
+    phi = faded(log_phi)
+    square = step * (phi * pairs - none_square).sum(2)
+    if not rest.square_only:
+        bias = bias + step * (phi[..., None] * sums.drift()).sum(2)
     return square.clamp_min(0) / (1 - nobody), bias / (1 - nobody)[..., None]
 
 

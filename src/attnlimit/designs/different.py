@@ -409,11 +409,15 @@ def _accumulate(
 ) -> None:
     most, p = out.shape[2] - 1, error.shape[2]
     for i in range(start, stop):
-        present = np.flatnonzero(many[i])
-        low = scores[i][present].min()
+        low = math.inf
+        for j in range(scores.shape[1]):
+            if many[i, j] > 0:
+                low = min(low, scores[i, j])
         for t in range(tau.shape[1]):
             lightest, seen = math.exp(min(tau[i, t] + low, 6.5)), 0
-            for j in present:
+            for j in range(scores.shape[1]):
+                if many[i, j] == 0:
+                    continue
                 y = math.exp(min(tau[i, t] + scores[i, j], 6.5))
                 e = math.exp(lightest - y)
                 for _ in range(int(many[i, j])):

@@ -66,7 +66,9 @@ def _share_out(
     """Bins shared out to the points near them, as `condensed.condensed_keys` says. fraction: 1/Π_{i≠k} (k − i)."""
     near, real = len(fraction), value.dtype.type
     before, last, fall = near // 2 - 1, len(number) - near, math.exp(-step)
-    scale = keys / sums[:, 0].sum()
+    total = 0.0
+    for b in range(len(sums)):
+        total += sums[b, 0]
     for b in range(len(sums)):
         mass, weight, squares = sums[b, 0], sums[b, 1], sums[b, 2]
         if mass <= 0.0:
@@ -75,7 +77,7 @@ def _share_out(
         place = (centre + math.log(weight / mass)) / step
         first = max(0, min(last, int(place)))
         x = place - first + before
-        part[0] = scale
+        part[0] = keys / total
         for k in range(1, near):  # products of what is left of each point, then of what is right of it
             part[k] = part[k - 1] * (x - (k - 1))
         right = 1.0
@@ -115,7 +117,9 @@ def condense_keys(
     n, p = values.shape[1:]
     real, shared = values.dtype.type, values.shape[0] == 1
     bin_of, share, away = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
-    room = bins[start:stop].max()
+    room = 0
+    for i in range(start, stop):  # numba takes a second to compile max()
+        room = max(room, bins[i])
     sums, value = np.empty((room, 3)), np.empty((room, p), values.dtype)
     part, pulled = np.empty(len(fraction)), np.empty(number.shape[1])
     for i in range(start, stop):
@@ -127,11 +131,11 @@ def condense_keys(
             far = max(real(0), value_square[own, j] - real(2) * product[i, j] + size)
             away[j] = share[j] * share[j] * mass[j] * far
             share[j] *= mass[j]
-        _add_up(
-            bin_of, share, away, mass, skipped[min(i, len(skipped) - 1)], values[own], sums[: bins[i]], value
-        )
+        inside, rows = sums[: bins[i]], value[: bins[i]]
+        hidden = skipped[min(i, len(skipped) - 1)]
+        _add_up(bin_of, share, away, mass, hidden, values[own], inside, rows)
         pulled[:] = 0.0
         points = number[i], vector[i], square[i], pulled
-        _share_out(sums[: bins[i]], value, width[i], keys[i, 0], step[0], fraction, part, *points)
+        _share_out(inside, rows, width[i], keys[i, 0], step[0], fraction, part, *points)
         for j in range(len(pulled)):
             add_row(vector[i], j, limit, i, real(-pulled[j]))

@@ -22,6 +22,7 @@ from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.atoms import Atoms, KeptSet
 from attnlimit.numerics.condensed import APART, CLOSE, Condensed
+from attnlimit.numerics.threads import one_thread
 
 OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """n (1 or m, k) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
@@ -106,7 +107,8 @@ def prepare_in_blocks(
         seen = _enough(sight(x[rows]), n_max, sampling, own)
         return prepare_seen(seen, n_max, sampling, positions=own, binned=binned, check=check)
 
-    groups = head.query(x).norm(dim=-1).argsort(descending=True, stable=True).split(BLOCK)
+    with one_thread():  # those that are called side by side need the others
+        groups = head.query(x).norm(dim=-1).argsort(descending=True, stable=True).split(BLOCK)
     return [(rows, partial(ready, rows, check=rows is groups[0])) for rows in groups]
 
 

@@ -15,6 +15,10 @@ from attnlimit.designs.draw import Rest
 from attnlimit.errors import InputError
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import prepare_seen
+from attnlimit.numerics.condensed import CLOSE
+from attnlimit.numerics.laplace import tau_grid
+
+F64 = {"dtype": torch.float64}
 
 
 def head(seed: int, keys: int, spread: float, top: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,3 +181,25 @@ def test_nothing_left_is_refused():
     scores, values, _ = head(5, 4, 1.0, 0)
     with pytest.raises(InputError, match="nothing is left to sample"):
         squares(scores[None], values, torch.tensor([1]), kept=torch.ones(1, 4, dtype=torch.bool))
+
+
+def test_sums_over_coins_of_binned_keys_without_their_vectors():
+    """‖Σ r tw u‖², its part in a direction and its averages from the tables that all queries share, against the vectors."""
+    g = torch.Generator().manual_seed(5)
+    scores, values = 2 * torch.randn(4, 600, generator=g, **F64), torch.randn(600, 9, generator=g, **F64)
+    keys, _, _ = Seen(scores, values).binned(None, CLOSE)
+    p = torch.tensor([[0.003, 0.1, 0.9]], **F64)
+    sums = coins.coin_sums(tau_grid(keys, 600, None), keys, p)
+    drift = sums.drift()
+    assert len(sums.rows) < drift[0, ..., 0].numel()  # larger p need fewer τ
+    left_out = torch.ones(drift[0, ..., 0].numel(), dtype=torch.bool)
+    left_out[sums.rows] = False
+    assert not sums.log_phi.flatten(1)[:, left_out].exp().any()
+    largest = drift.square().sum(-1).amax(2, keepdim=True)
+    assert float(((sums.pairs() - drift.square().sum(-1)) / largest).abs().max()) < 1e-6
+    error, share = (
+        torch.randn(4, 9, generator=g, **F64),
+        torch.rand(4, 2, *drift.shape[1:3], generator=g, **F64),
+    )
+    torch.testing.assert_close(sums.toward(error), (drift * error[:, None, None]).sum(-1))
+    torch.testing.assert_close(sums.averaged(share), torch.einsum("mnkt,mktp->mnp", share, drift))

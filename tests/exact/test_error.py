@@ -18,7 +18,7 @@ from attnlimit.designs import Coins, Different, Independent, Sampling
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import prepare_seen
-from attnlimit.numerics import binning, condensed
+from attnlimit.numerics import condensed
 
 F64 = {"dtype": torch.float64}
 SIZES = [1, 2, 10, 100, 10**3, 10**4, 10**6, 10**9]
@@ -307,14 +307,34 @@ def test_kept_sets_with_bins():
         assert (binned.mean_square / every.mean_square - 1).abs().max().item() < 5e-3
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_queries_as_each_by_itself(threads):
+    """Some are taken at a time and side by side, in whatever order; places go with their queries."""
+    g = torch.Generator().manual_seed(3)
+    pop = al.Empirical(torch.randn(300, 2, generator=g, **F64))
+    x, where = 3 * torch.rand(70, 1, generator=g, **F64) * torch.randn(70, 2, generator=g, **F64), range(70)
+    how = {"sampling": Sampling(kept=Kept(own=True)), "binned": True}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    together = exact_error(al.Head(torch.eye(2, **F64)), pop, [3, 90], x, positions=where, **how)
+    assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    for i in (0, 31, 32, 69):
+        alone = exact_error(al.Head(torch.eye(2, **F64)), pop, [3, 90], x[i : i + 1], positions=[i], **how)
+        for name in ("mean_square", "bias_square", "limit_square"):
+            torch.testing.assert_close(
+                getattr(together, name)[i : i + 1], getattr(alone, name), rtol=2e-3, atol=1e-6
+            )
+
+
 @pytest.mark.parametrize("fast", [True, False], ids=["numba", "torch"])
 @pytest.mark.parametrize("kept", [Kept(), Kept(sinks=2, top=4)], ids=["none kept", "some kept"])
 def test_different_keys_with_bins_up_to_the_last_ones(fast, kept, monkeypatch):
     """Also of a head that looks at one key, where most keys are drawn: log(1 − p + p e^{−tw}) is then least smooth."""
     if fast:
         pytest.importorskip("numba")
-    for module in () if fast else (binning, condensed):
-        monkeypatch.setattr(module, "has_numba", lambda: False)
+    else:
+        monkeypatch.setattr(condensed, "has_numba", lambda: False)
     g = torch.Generator().manual_seed(1)
     scores = torch.tensor([[1.0], [4.0], [4.0]]) * torch.randn(3, 300, generator=g)
     scores[2, 7] = scores.max() + 6

@@ -5,8 +5,8 @@ import torch
 
 from attnlimit.exact.populations import Seen
 from attnlimit.numerics import condensed as module
-from attnlimit.numerics.binning import bin_by_score
-from attnlimit.numerics.condensed import CLOSE, Condensed, as_they_are, condensed, condensed_bins
+from attnlimit.numerics.binning import Scored, bin_by_score
+from attnlimit.numerics.condensed import CLOSE, Condensed, as_they_are, condensed, condensed_keys
 
 
 @pytest.mark.parametrize(("keys", "spread"), [(40, 3.0), (500, 1.0), (3000, 3.0)])
@@ -38,49 +38,42 @@ def _sums(atoms, tau, p):
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
-def test_bins_condensed_by_the_kernel_and_by_torch(dtype, close, monkeypatch):
-    """And both against the bins themselves; some keys are left out, and some bins stand alone."""
+@pytest.mark.parametrize("own", [1, 3], ids=["shared values", "values of each query"])
+@pytest.mark.parametrize("skip", [True, False])
+def test_bins_condensed_by_the_kernel_and_by_torch(dtype, close, own, skip, monkeypatch):
+    """And both against the bins themselves; some keys are left out, weigh more than others, and some bins stand alone. Values are
+    more than a row of lanes, and no multiple of one."""
     pytest.importorskip("numba")
     g = torch.Generator().manual_seed(1)
-    scores, values = (torch.randn(*size, generator=g, dtype=dtype) for size in ((3, 400), (400, 5)))
+    scores, values = (torch.randn(*size, generator=g, dtype=dtype) for size in ((3, 400), (own, 400, 37)))
     scores = torch.tensor([[0.3], [1.5], [4.0]], dtype=dtype) * scores
-    hidden = torch.rand(3, 400, generator=g) < 0.2
-    seen = Seen(scores, values, hidden)
-    bins, _ = seen.bins(None)
-    compiled = condensed_bins([bins], CLOSE)
+    skipped = torch.rand(3, 400, generator=g) < 0.2 if skip else None
+    mass, limit = 0.5 + torch.rand(400, generator=g).to(dtype), torch.randn(3, 37, generator=g).to(dtype)
+    keys = Scored(scores, values, values.square().sum(-1), limit, mass, skipped)
+    compiled = condensed_keys(keys, CLOSE, again=2)
     monkeypatch.setattr(module, "has_numba", lambda: False)
-    plain = condensed_bins([bins], CLOSE)
-    number = (~hidden).sum(1, keepdim=True).double()
+    plain = condensed_keys(keys, CLOSE, again=2)
     tau = torch.arange(-14, 6, 0.5, dtype=torch.float64)[:, None, None]
+    number = torch.cat([keys.number(), keys.number()[:2]])
     for one in (compiled, plain):
         torch.testing.assert_close(one.number.sum(1, keepdim=True), number, rtol=1e-5, atol=0)
+    some = keys.of(slice(2))
+    edges = keys.edges(), some.edges().halved()
+    whole, halves = _as_atoms(keys, edges[0]), _as_atoms(some, edges[1])
     for p in (0.02, 0.3):
-        found, again, every = (_sums(one, tau, p) for one in (compiled, plain, _as_atoms(bins)))
+        found, again = _sums(compiled, tau, p), _sums(plain, tau, p)
+        every = [torch.cat(two, 1) for two in zip(_sums(whole, tau, p), _sums(halves, tau, p), strict=True)]
         for one, other, all_bins in zip(found, again, every, strict=True):
             assert float((one - other).abs().max() / other.abs().max()) < close
             assert float((one - all_bins).abs().max() / all_bins.abs().max()) < 5e-4
 
 
-def _as_atoms(bins):
+def _as_atoms(keys, edges):
+    bins = bin_by_score(keys, edges)
     full = bins.mass > 0
     mass, weight = (torch.where(full, part, 1.0).double() for part in (bins.mass, bins.weight))
-    count = torch.where(full, mass, 0.0) / bins.mass.double().sum(1, keepdim=True) * bins.keys
-    place = (torch.arange(mass.shape[1]) + 0.5) * bins.width.double()[:, None]
-    error = bins.value.double() / weight[..., None] - bins.limit.double()[:, None]
-    scores = bins.low.double()[:, None] + place + (weight / mass).log()
+    count = torch.where(full, mass, 0.0) / bins.mass.double().sum(1, keepdim=True) * keys.number()
+    place = (torch.arange(mass.shape[1]) + 0.5) * edges.width.double()[:, None]
+    error = bins.value.double() / weight[..., None] - keys.limit.double()[:, None]
+    scores = edges.low.double()[:, None] + place + (weight / mass).log()
     return Condensed(scores, count, count[..., None] * error, count * bins.square * mass / weight.square())
-
-
-def test_merged_bins_are_bins_of_twice_the_width():
-    g = torch.Generator().manual_seed(2)
-    scores, values = (
-        torch.randn(*size, generator=g, dtype=torch.float64) for size in ((2, 300), (1, 300, 3))
-    )
-    limit, mass = torch.zeros(2, 3, dtype=torch.float64), torch.ones(300, dtype=torch.float64)
-    low, width = scores.amin(1), torch.full((2,), 0.13, dtype=torch.float64)
-    count = int(((scores.amax(1) - low) / width).max()) + 1
-    for bins in (count, count + 1):  # an odd number among them
-        fine = bin_by_score(scores, low, width, bins, values, limit, mass)
-        wide = bin_by_score(scores, low, 2 * width, (bins + 1) // 2, values, limit, mass)
-        for one, other in zip(fine.merged(), wide, strict=True):
-            torch.testing.assert_close(one, other)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from attnlimit.designs.draw import (
@@ -28,7 +28,11 @@ from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import HEAVY, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed, summed
+from attnlimit.numerics.fading import faded
 from attnlimit.numerics.laplace import tau_grid
+
+ROWS_AT_ONCE = 256
+"""Of a product whose rows are not kept."""
 
 
 @dataclass(frozen=True)
@@ -79,20 +83,23 @@ def coin_moments(
     atoms, kept, number = rest[:3]
     p = (n / number).clamp_max(1.0).expand(len(number), -1)
     tau = tau_grid(atoms, int(number.max()), kept)
-    tau, log_phi, noise, drift = coin_sums(tau, condensed(atoms, number), p, kept)
+    sums = coin_sums(tau, condensed(atoms, number), p, kept)
+    log_phi, pairs, step = sums.log_phi, sums.pairs() + sums.noise, atoms.step
     nobody = (number * torch.log1p(-p)).exp()
-    none_square, none_drift = torch.zeros_like(noise), torch.zeros_like(drift)
+    none_square, bias = torch.zeros_like(pairs), n.new_zeros(*p.shape, atoms.dim)
     if kept is not None:
-        own = (tau + kept.log_weight[:, None, None] - stands_for[..., None].log()).clamp_max(HEAVY).exp()
+        own = sums.tau + kept.log_weight[:, None, None] - stands_for[..., None].log()
+        own, size = own.clamp_max(HEAVY).exp(), kept.mean_error.square().sum(-1)[:, None, None]
         log_phi = log_phi - own
-        alone = own[..., None] * kept.mean_error[:, None, None, :]
-        drift = drift + alone
+        pairs = pairs + 2 * own * sums.toward(kept.mean_error) + own.square() * size
         # taken off at each t, since kept keys lighter than all others are seen at larger t than these
         none = nobody[..., None] * (-own).exp()
-        none_square, none_drift = none * alone.square().sum(-1), none[..., None] * alone
-    phi, step = log_phi.exp(), atoms.step
-    square = step * (phi * (drift.square().sum(-1) + noise) - none_square).sum(2)
-    bias = step * (phi[..., None] * drift - none_drift).sum(2)
+        none_square = none * own.square() * size
+        bias = step * ((faded(log_phi) - none) * own).sum(2)[..., None] * kept.mean_error[:, None]
+    phi = faded(log_phi)
+    square = step * (phi * pairs - none_square).sum(2)
+    if not rest.square_only:
+        bias = bias + step * (phi[..., None] * sums.drift()).sum(2)
     return square.clamp_min(0) / (1 - nobody), bias / (1 - nobody)[..., None]
 
 
@@ -103,8 +110,40 @@ class CoinSums(NamedTuple):
     log_phi: Float[Tensor, "m k t"]
     noise: Float[Tensor, "m k t"]
     """Σ (r − r²)(tw)²‖u‖²."""
-    drift: Float[Tensor, "m k t q"]
-    """Σ r tw u."""
+    pulled: Float[Tensor, "#m r j"]
+    """r tw of each key, at all pairs (k, t) that count."""
+    vector: Float[Tensor, "m j q"]
+    rows: Int[Tensor, " r"]
+    """Which pairs these are."""
+
+    def drift(self) -> Float[Tensor, "m k t q"]:
+        """Σ r tw u."""
+        full = self.vector.new_zeros(*self.log_phi.flatten(1).shape, self.vector.shape[2])
+        full[:, self.rows] = self.pulled.to(self.vector) @ self.vector
+        return full.unflatten(1, self.log_phi.shape[1:])
+
+    def pairs(self) -> Float[Tensor, "m k t"]:
+        """‖Σ r tw u‖², some rows at a time; in float32 for keys that are binned by score, to 1e-6: at most all of them are drawn, so
+        that it never need vanish to many digits."""
+        vector = self.vector.float() if len(self.pulled) < len(self.vector) else self.vector
+        parts = self.pulled.to(vector).split(ROWS_AT_ONCE, 1)
+        norms = torch.cat([torch.linalg.vector_norm(part @ vector, dim=-1) for part in parts], 1)
+        return self._filled(norms.double().square())
+
+    def toward(self, error: Float[Tensor, "m q"]) -> Float[Tensor, "m k t"]:
+        """Σ r tw u in a direction."""
+        along = (self.vector.double() @ error[..., None])[..., 0]
+        return self._filled(summed(self.pulled, along))
+
+    def averaged(self, share: Float[Tensor, "m n k t"]) -> Float[Tensor, "m n q"]:
+        """Σ share Σ r tw u."""
+        each = share.flatten(2)[..., self.rows] @ self.pulled
+        return (each.to(self.vector) @ self.vector).double()
+
+    def _filled(self, found: Float[Tensor, "m r"]) -> Float[Tensor, "m k t"]:
+        full = torch.zeros_like(self.log_phi).flatten(1)
+        full[:, self.rows] = found
+        return full.view_as(self.log_phi)
 
 
 def coin_sums(
@@ -131,17 +170,22 @@ def coin_sums(
         first, last, p = first.amin(0, keepdim=True), last.amax(0, keepdim=True), p[:1]
     length = min(tau.shape[1], int((last - first).max()) + 1)
     first = first.clamp(0, tau.shape[1] - length).long()
-    chances = _compiled if has_numba() and tau.device.type == "cpu" and len(y) > 1 else _plain
-    stretch = first[..., None] + torch.arange(length, device=tau.device)  # (m or 1, k, t)
-    q, pulled, noisy = (table.flatten(1, 2) for table in chances(y, stretch, p))
-    here = tau.gather(1, stretch.flatten(1).expand(len(tau), -1))
-    sums = (
-        here,
-        summed(q.log_(), atoms.number),
-        summed(noisy, atoms.square),
-        pulled.to(atoms.vector) @ atoms.vector,
-    )
-    return CoinSums(*(one.unflatten(1, stretch.shape[1:]) for one in sums))
+    steps = torch.arange(length, device=tau.device)
+    stretch = first[..., None] + steps  # (m or 1, k, t)
+    rows = torch.arange(stretch[0].numel(), device=tau.device)
+    if has_numba() and tau.device.type == "cpu" and len(y) > 1:
+        q, pulled, noisy = (table.flatten(1, 2) for table in _compiled(y, stretch, p))
+    else:
+        if len(stretch) == 1:  # for larger p fewer τ count
+            rows = rows[(steps <= (last - first)[0, :, None]).flatten()]
+        chance = p[..., None].expand_as(stretch).flatten(1)[:, rows]
+        q, pulled, noisy = _plain(y, stretch.flatten(1)[:, rows], chance)
+    log_phi = atoms.number.new_full((len(tau), stretch[0].numel()), -torch.inf)
+    log_phi[:, rows] = summed(q.log_(), atoms.number)
+    log_phi = log_phi.unflatten(1, stretch.shape[1:])
+    here = tau.gather(1, stretch.flatten(1).expand(len(tau), -1)).view_as(log_phi)
+    sums = CoinSums(here, log_phi, torch.zeros_like(log_phi), pulled, atoms.vector, rows)
+    return sums._replace(noise=sums._filled(summed(noisy, atoms.square)))
 
 
 def _compiled(y: Tensor, stretch: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,11 +214,11 @@ def _accumulate(
                     noise[j] = (1.0 - r) * at[j] * pull[j]
 
 
-def _plain(y: Tensor, stretch: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in torch."""
-    y = y.gather(1, stretch.flatten(1)[..., None].expand(-1, -1, y.shape[2])).unflatten(1, stretch.shape[1:])
-    drawn = p[..., None, None] * (-y).exp()
-    q = 1 - p[..., None, None] + drawn
-    r = drawn / q
+def _plain(y: Tensor, place: Int[Tensor, "#m r"], p: Float[Tensor, "#m r"]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in torch, at some τ."""
+    y, p = y.gather(1, place[..., None].expand(-1, -1, y.shape[2])), p[..., None]
+    drawn = p * (-y).exp()
+    q = 1 - p + drawn
+    r = drawn.div_(q)
     pulled = r * y
     return q, pulled, (1 - r) * y * pulled

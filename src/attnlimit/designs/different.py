@@ -37,6 +37,7 @@ from attnlimit.inputs import Count, Rising
 from attnlimit.numerics.atoms import FINE, HEAVY, ROUGH, Precision
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, condensed, summed
+from attnlimit.numerics.fading import faded
 from attnlimit.numerics.laplace import tau_grid
 
 FEW = 64
@@ -57,8 +58,26 @@ class Window(NamedTuple):
 
 WINDOWS = {FINE: Window(0.25, 16, 1e-6), ROUGH: Window(0.4, 8, 5e-3)}
 
-Found = Tensor
-"""C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, (m, t, k, 2 + p)."""
+
+class Found(NamedTuple):
+    """C(R, n)⁻¹ Σ_J Π e_j of 1, ‖Σ_J tw u‖² and Σ_J tw u, at each t and n."""
+
+    sets: Float[Tensor, "m t k"]
+    pairs: Float[Tensor, "m t k"]
+    drift: Float[Tensor, "m t i p"]
+    lower: Float[Tensor, "m t k i"] | None = None
+    """What each drift counts for each n (None: there is one for each n)."""
+
+    def toward(self, error: Float[Tensor, "m p"]) -> Float[Tensor, "m t k"]:
+        """Σ_J tw u in a direction."""
+        along = (self.drift @ error[:, None, :, None])[..., 0]
+        return along if self.lower is None else (self.lower @ along[..., None])[..., 0]
+
+    def integrated(self, phi: Float[Tensor, "m t k"]) -> Float[Tensor, "m k p"]:
+        """Σ_t φ Σ_J tw u."""
+        if self.lower is None:
+            return (phi[..., None] * self.drift).sum(1)
+        return (phi[..., None] * self.lower).transpose(1, 2).flatten(2) @ self.drift.flatten(1, 2)
 
 
 @dataclass(frozen=True)
@@ -112,18 +131,17 @@ def _integrated(
     rest: Rest, tau: Tensor, found: Found, n: Tensor, stands_for: Tensor
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
     """∫ over t of what was found, with the kept keys; zero where n ≥ R."""
-    sets, pairs, drift = found[..., 0], found[..., 1], found[..., 2:]
+    sets, pairs = found[:2]
     phi = torch.full_like(sets, rest.atoms.step).masked_fill((n >= rest.number)[:, None], 0.0)
+    bias = n.new_zeros(*n.shape, rest.atoms.dim)
     if rest.kept is not None:
         own = tau[..., None] + rest.kept.log_weight[:, None, None] - stands_for[:, None].log()
-        own = own.clamp_max(HEAVY).exp()
-        error = rest.kept.mean_error[:, None, None]
-        cross = drift[..., 0] if rest.square_only else (drift * error).sum(-1)
-        pairs = pairs + 2 * own * cross + own.square() * sets * error.square().sum(-1)
+        own, error = own.clamp_max(HEAVY).exp(), rest.kept.mean_error
+        size = error.square().sum(-1)[:, None, None]
+        pairs = pairs + 2 * own * found.toward(error) + own.square() * sets * size
         phi = phi * (-own).exp()
-        drift = drift if rest.square_only else drift + (own * sets)[..., None] * error
-    bias = n.new_zeros(*n.shape, rest.atoms.dim)
-    return (phi * pairs).sum(1), bias if rest.square_only else (phi[..., None] * drift).sum(1)
+        bias = (phi * own * sets).sum(1)[..., None] * error[:, None]
+    return (phi * pairs).sum(1), bias if rest.square_only else bias + found.integrated(phi)
 
 
 def _few(rest: Rest) -> Moments:
@@ -134,7 +152,6 @@ def _few(rest: Rest) -> Moments:
     of them. Keys of equal score may come as one atom of several: each is then an atom of its own here.
     """
     atoms, kept, number = rest.key_by_key("Sets"), rest.kept, rest.number
-    whole = rest._replace(square_only=False)  # Σ_J w u is there in all directions
     tau = tau_grid(atoms, int(number.max()), kept)
     many = (atoms.log_mass.exp() * number).round()
     error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
@@ -150,7 +167,8 @@ def _few(rest: Rest) -> Moments:
         size = n.clamp_max(most).long()
         found = sums.gather(2, size[:, None, :, None].expand(-1, tau.shape[1], -1, sums.shape[-1]))
         scale = -log_sets(number, n)[:, None] - n[:, None] * lightest.exp()[..., None]
-        return _integrated(whole, tau, found * scale.exp()[..., None], n, stands_for)
+        found = found * scale.exp()[..., None]
+        return _integrated(rest, tau, Found(found[..., 0], found[..., 1], found[..., 2:]), n, stands_for)
 
     return moments
 
@@ -174,14 +192,12 @@ def _many(rest: Rest) -> Moments:
             rows = high[:, column]
             found = _circle(keys.of(rows), tau[rows], rest.number[rows], n[rows, column])
             at = n[rows, column, None], stands_for[rows, column, None]
-            part = rest.of(rows)
-            found = torch.cat([found[..., :2], _asked(part, found[..., None, 2:])[:, :, 0]], -1)
-            here, drift = _integrated(part, tau[rows], found[:, :, None], *at)
+            here, drift = _integrated(rest.of(rows), tau[rows], found, *at)
             square[rows, column], bias[rows, column] = here[:, 0], drift[:, 0]
         if bool(low.any()):
             columns = low.any(0)
             size = torch.where(low, n, 1.0)[:, columns]
-            found = _series(rest, keys, tau, size)
+            found = _series(keys, tau, rest.number, size)
             here, drift = _integrated(rest, tau, found, size, stands_for[:, columns])
             square[:, columns] = torch.where(low[:, columns], here, square[:, columns])
             bias[:, columns] = torch.where(low[:, columns, None], drift, bias[:, columns])
@@ -190,22 +206,15 @@ def _many(rest: Rest) -> Moments:
     return moments
 
 
-def _asked(rest: Rest, drift: Float[Tensor, "m t k p"]) -> Float[Tensor, "m t k q"]:
-    """What is asked of Σ w u: all of it for the bias, or only how it goes with the error of the kept keys."""
-    if not rest.square_only:
-        return drift
-    return drift[..., :0] if rest.kept is None else drift @ rest.kept.mean_error[:, None, :, None]
-
-
 def _lowest(number: Tensor, precision: Precision) -> Tensor:
     """How far the power series serves: it loses e^{n²/R} to cancellation."""
     return ((20 if precision == FINE else 4) * number).sqrt().floor().clamp_max(LOW)
 
 
-def _series(rest: Rest, keys: Condensed, tau: Tensor, n: Float[Tensor, "m k"]) -> Found:
+def _series(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float[Tensor, "m k"]) -> Found:
     """Σ log(1 + z e) = −Σ_k (−z)^k Σ e^k / k, Σ r wu = −Σ_k (−z)^k Σ e^k wu and Σ (r − r²) w²‖u‖² the same with k e^k, up to
     the power of z that n needs, or where n/(R − n) to that power is 1e-12 (binned keys: 1e-6). In powers of z times the largest R."""
-    number, most = rest.number, int(n.max())
+    most = int(n.max())
     odds = float((most / (number - most)).max())
     least = 27.6 if keys.precision == FINE else 13.8
     terms = most if odds > 0.3 else min(most, math.ceil(least / -math.log(odds)))
@@ -234,9 +243,8 @@ def _series(rest: Rest, keys: Condensed, tau: Tensor, n: Float[Tensor, "m k"]) -
     lower = sets.gather(2, place.flatten(1)[:, None].expand(-1, tau.shape[1], -1)).unflatten(
         2, place.shape[1:]
     )
-    drift = _asked(rest, drift)
-    back = (n * scale.log() - log_sets(number, n)).exp()[:, None, :, None]
-    return back * torch.cat([lower[..., :1], lower @ pairs[..., None], lower[..., 1 : terms + 1] @ drift], -1)
+    lower = lower * (n * scale.log() - log_sets(number, n)).exp()[:, None, :, None]
+    return Found(lower[..., 0], (lower @ pairs[..., None])[..., 0], drift, lower[..., 1 : terms + 1])
 
 
 def _between(
@@ -269,20 +277,17 @@ def _near(
     rest: Rest, sums: CoinSums, near: Int[Tensor, "m k i"], weight: Tensor, stands_for: Tensor
 ) -> tuple[Float[Tensor, "m k i"], Float[Tensor, "m k p"]]:
     """Squares at the points of the grid around each n, and the bias."""
-    here, log_phi, noise, drift = sums
-    phi, pairs = rest.atoms.step * log_phi.exp(), torch.linalg.vector_norm(drift, dim=-1).square() + noise
+    phi, pairs = rest.atoms.step * faded(sums.log_phi), sums.pairs() + sums.noise
     if rest.kept is None:
         squares = (phi * pairs).sum(-1).gather(1, near.flatten(1)).unflatten(1, near.shape[1:])
         if rest.square_only:
-            return squares, drift.new_zeros(*near.shape[:2], rest.atoms.dim, dtype=phi.dtype)
-        share = near.new_zeros(*near.shape[:2], len(phi[0]), dtype=phi.dtype)
-        share.scatter_(2, near, weight.expand_as(squares))
-        return squares, share @ (phi.to(drift)[..., None, :] @ drift)[:, :, 0].double()
+            return squares, squares.new_zeros(*near.shape[:2], rest.atoms.dim)
+        share = squares.new_zeros(*near.shape[:2], phi.shape[1]).scatter_(2, near, weight.expand_as(squares))
+        return squares, sums.averaged(share[..., None] * phi[:, None])
     error = rest.kept.mean_error
-    cross = (drift @ error.to(drift)[:, None, :, None])[..., 0]
     rows = near.flatten(1)[..., None].expand(-1, -1, phi.shape[2])
     here, phi, pairs, cross = (
-        one.gather(1, rows).unflatten(1, near.shape[1:]) for one in (here, phi, pairs, cross)
+        one.gather(1, rows).unflatten(1, near.shape[1:]) for one in (sums.tau, phi, pairs, sums.toward(error))
     )
     own = here + (rest.kept.log_weight[:, None] - stands_for.log())[..., None, None]
     own = own.clamp_max(HEAVY).exp()  # (m, k, i, t)
@@ -292,10 +297,9 @@ def _near(
     if rest.square_only:
         return squares, squares.new_zeros(*near.shape[:2], rest.atoms.dim)
     share = weight[..., None] * damped
-    full = drift.new_zeros(*near.shape[:2], *drift.shape[1:3])
-    full.scatter_(2, near[..., None].expand_as(share), share.to(full))
-    bias = (full.flatten(2) @ drift.flatten(1, 2)).double()
-    return squares, bias + (share * own).sum((-1, -2))[..., None] * error[:, None]
+    full = share.new_zeros(*near.shape[:2], *sums.log_phi.shape[1:])
+    full.scatter_(2, near[..., None].expand_as(share), share)
+    return squares, sums.averaged(full) + (share * own).sum((-1, -2))[..., None] * error[:, None]
 
 
 def _continue(
@@ -318,7 +322,7 @@ def _continue(
 
 
 def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float[Tensor, " m"]) -> Found:
-    """The trapezoid rule on |z| = n/(R − n), (m, t, 2 + p)."""
+    """The trapezoid rule on |z| = n/(R − n), for one n."""
     p = n[:, None] / number
     points = 2 * int(3.5 * (n * (1 - p[:, 0])).sqrt().max() + 8) + 1
     y = keys.loads(tau)
@@ -333,7 +337,7 @@ def _circle(keys: Condensed, tau: Tensor, number: Float[Tensor, "m 1"], n: Float
         phi = (log_phi - log_chance - 1j * angle * n[:, None, None]).exp()
         part = (phi * torch.cat([torch.ones_like(pairs), pairs, drift], -1)).real
         total = total + (part * torch.where(angle == 0, 1, 2)).sum(0) / points
-    return total
+    return Found(total[..., :1], total[..., 1:2], total[..., None, 2:])
 
 
 def _turned_coins(
@@ -405,11 +409,15 @@ def _accumulate(
 ) -> None:
     most, p = out.shape[2] - 1, error.shape[2]
     for i in range(start, stop):
-        present = np.flatnonzero(many[i])
-        low = scores[i][present].min()
+        low = math.inf
+        for j in range(scores.shape[1]):
+            if many[i, j] > 0:
+                low = min(low, scores[i, j])
         for t in range(tau.shape[1]):
             lightest, seen = math.exp(min(tau[i, t] + low, 6.5)), 0
-            for j in present:
+            for j in range(scores.shape[1]):
+                if many[i, j] == 0:
+                    continue
                 y = math.exp(min(tau[i, t] + scores[i, j], 6.5))
                 e = math.exp(lightest - y)
                 for _ in range(int(many[i, j])):

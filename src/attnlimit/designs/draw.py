@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from attnlimit.numerics.condensed import Condensed
 
 ATOMS_AT_ONCE = 640
 """Of all queries of a block together."""
-QUERIES_AT_ONCE = 16
+QUERIES_AT_ONCE = 24
 """Of a block, where they are alike."""
 Moments: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(n (1 or m, k), how many keys each drawn one stands for (m, k)) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
@@ -126,7 +127,8 @@ def in_blocks(rest: Rest, exact: Callable[[Rest], Moments]) -> Moments:
     """The moments of all queries, from those of a few at a time."""
     shared = isinstance(rest.atoms, Condensed) and rest.atoms.alike
     size = QUERIES_AT_ONCE if shared else max(1, ATOMS_AT_ONCE // min(rest.atoms.scores.shape[1], 128))
-    blocks = torch.arange(len(rest.number), device=rest.number.device).split(size)
+    every = torch.arange(len(rest.number), device=rest.number.device)
+    blocks = every.tensor_split(math.ceil(len(every) / size))
     ready = [exact(rest.of(rows)) for rows in blocks]
 
     def moments(n: Tensor, stands_for: Tensor) -> tuple[Tensor, Tensor]:

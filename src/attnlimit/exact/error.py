@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from attnlimit.designs import Sampling
 from attnlimit.designs.sampling import PLAIN
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
-from attnlimit.exact.prepare import MOST_TOKENS, prepare
+from attnlimit.exact.prepare import MOST_TOKENS, Prepared, prepare_in_blocks
 from attnlimit.files.records import Recorded
 from attnlimit.inputs import Array, as_counts
 from attnlimit.measures import Measure
+from attnlimit.numerics.threads import side_by_side
 from attnlimit.rates.error_curve import ErrorCurve
 
 
@@ -90,19 +91,20 @@ def exact_error(
     how: dict[str, Any] = {"sampling": sampling, "positions": positions, "binned": binned}
     x = head.rows(queries)
     if head.heads:
-        return _stack([exact_error(one, measure, n, x, **how) for one in head.each()], head.heads)
-    prepared = prepare(head, measure, x, max(sizes), **how)
+        each = [exact_error(one, measure, n, x, **how) for one in head.each()]
+        return _joined(each, lambda parts: torch.stack(parts).unflatten(0, head.heads))
     many = torch.tensor([sizes], dtype=torch.float64, device=x.device)
-    square, bias, bin_error = prepared.with_check(many)
-    limit = head(measure)(x) if prepared.limit is None else head.shifted(prepared.limit)
-    return ExactError(
-        tuple(sizes),
-        square,
-        bias.square().sum(-1),
-        limit.double().square().sum(-1),
-        prepared.method,
-        bin_error,
-    )
+
+    def some(ready: Callable[[], Prepared]) -> ExactError:
+        prepared = ready()
+        square, bias, bin_error = prepared.with_check(many)
+        limit = head(measure)(x) if prepared.limit is None else head.shifted(prepared.limit)
+        squares = square, bias.square().sum(-1), limit.double().square().sum(-1)
+        return ExactError(tuple(sizes), *squares, prepared.method, bin_error)
+
+    rows, blocks = zip(*prepare_in_blocks(head, measure, x, max(sizes), **how), strict=True)
+    back = torch.cat(rows).argsort()
+    return _joined(side_by_side(some, blocks), lambda parts: torch.cat(parts)[back])
 
 
 def as_sizes(n: object) -> list[int]:
@@ -113,11 +115,9 @@ def as_sizes(n: object) -> list[int]:
     return sizes
 
 
-def _stack(each: list[ExactError], heads: torch.Size) -> ExactError:
-    first = each[0]
+def _joined(each: list[ExactError], join: Callable[[list[Tensor]], Tensor]) -> ExactError:
     square, bias, limit = (
-        torch.stack([getattr(one, name) for one in each]).unflatten(0, heads)
-        for name in ("mean_square", "bias_square", "limit_square")
+        join([getattr(one, name) for one in each]) for name in ("mean_square", "bias_square", "limit_square")
     )
     checks = [one.bin_error for one in each if one.bin_error is not None]
-    return ExactError(first.n, square, bias, limit, first.method, max(checks) if checks else None)
+    return ExactError(each[0].n, square, bias, limit, each[0].method, max(checks) if checks else None)

@@ -10,11 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlimit.numerics.atoms import Atoms, KeptSet
-from attnlimit.numerics.binning import Bins, bin_by_score
-
-WIDTH = 0.1
-"""Score width of a bin: weights within it agree to 5 %, and the error is of second order in that (0.1 to 0.4 %)."""
-MOST_BINS = 4096
+from attnlimit.numerics.binning import Scored
+from attnlimit.numerics.condensed import Condensed, condensed_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +40,15 @@ class Seen:
         hidden, sink, kept = (
             None if part is None else part[rows] for part in (self.hidden, self.sink, self.kept)
         )
-        values = self.values if self.values.ndim == 2 else self.values[rows]
-        return Seen(self.scores[rows], values, hidden, sink, self.mass, kept)
+        if self.values.ndim == 3:
+            return Seen(self.scores[rows], self.values[rows], hidden, sink, self.mass, kept)
+        return self.scored(self.scores[rows], hidden=hidden, sink=sink, kept=kept)
+
+    def scored(self, scores: Float[Tensor, "k n"], **seen: Tensor | None) -> Seen:
+        """What other queries see of the same values."""
+        found = Seen(scores, self.values, mass=self.mass, **seen)
+        vars(found).update(centre=self.centre, _centred=self._centred)
+        return found
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -53,6 +57,12 @@ class Seen:
     def centre(self) -> Float[Tensor, "#m p"]:
         """Mean value. Errors are differences: taking it off saves digits."""
         return self._values.mean(1)
+
+    @cached_property
+    def _centred(self) -> tuple[Float[Tensor, "#m n p"], Float[Tensor, "#m n"]]:
+        """Values relative to their centre, and their squares."""
+        values = self._values - self.centre[:, None]
+        return values, torch.linalg.vector_norm(values, dim=-1).square()
 
     @property
     def _values(self) -> Float[Tensor, "#m n p"]:
@@ -68,23 +78,22 @@ class Seen:
         atoms = Atoms(flat, log_mass.log_softmax(1), values, torch.zeros_like(values[..., 0]), limit)
         return atoms.double(), kept_set
 
-    def bins(self, kept: Bool[Tensor, "m n"] | None) -> tuple[Bins, KeptSet | None]:
+    def binned(
+        self, kept: Bool[Tensor, "m n"] | None, spacing: float, again: int = 0
+    ) -> tuple[Condensed, KeptSet | None, Float[Tensor, "m p"]]:
         """The same in bins that keep Σ1, Σw, Σw u and Σw²‖u‖² exactly, so the central limit theorem is exact; only e^{−tw} is
-        taken at a bin's mean weight."""
-        scores, values, limit, kept_set, skipped = self._parts(kept)
-        low, high = scores.amin(1), scores.amax(1)
-        if skipped is not None:
-            low = scores.masked_fill(skipped, torch.inf).amin(1)
-            high = scores.masked_fill(skipped, -torch.inf).amax(1)
-        count = int(((high - low).max() / WIDTH).ceil().clamp(8, MOST_BINS))
-        width = ((high - low) / count).clamp_min(1e-6)
-        return bin_by_score(scores, low, width, count, values, limit, self.probability, skipped), kept_set
+        taken at a bin's mean weight. Of the first `again` queries once more after all, with half the bins. And Γ."""
+        scores, _, limit, kept_set, skipped = self._parts(kept)
+        keys = Scored(scores, *self._centred, limit, self.probability, skipped)
+        if kept_set is not None:
+            kept_set = KeptSet(*(torch.cat([part, part[:again]]) for part in kept_set))
+        return condensed_keys(keys, spacing, again), kept_set, limit
 
     def _parts(
         self, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, KeptSet | None, Bool[Tensor, "m n"] | None]:
         """Scores, values and Γ relative to their centre, what is kept, and the keys that are not drawn."""
-        values = self._values - self.centre[:, None]
+        values = self._centred[0]
         scores = self.scores if self.hidden is None else self.scores.masked_fill(self.hidden, -torch.inf)
         limit = self._limit(scores, values, -self.centre)
         kept_set = None

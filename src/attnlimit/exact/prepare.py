@@ -21,7 +21,8 @@ from attnlimit.exact.populations import Seen
 from attnlimit.inputs import as_places
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.atoms import Atoms, KeptSet
-from attnlimit.numerics.condensed import APART, CLOSE, Condensed, condensed_bins
+from attnlimit.numerics.condensed import APART, CLOSE, Condensed
+from attnlimit.numerics.threads import one_thread
 
 OfN: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """n (1 or m, k) ↦ E‖Γ_n − Γ‖² (m, k) and E Γ_n − Γ (m, k, p)."""
@@ -34,7 +35,8 @@ BIN_ABOVE = 2048
 """Smaller populations take every token as an atom of its own."""
 MODELS_BIN_ABOVE = 256
 """Contexts of models are binned earlier: four times as fast for 512 keys, eight for 1,024, and at most 0.2 % off."""
-QUERIES_AT_ONCE = 16
+QUERIES_AT_ONCE, BLOCK = 16, 32
+"""Of a law or a model; and of a population, so that their scores fit a processor's caches."""
 CHECKED = slice(2)
 """Queries of which bins are merged to see what that does."""
 
@@ -77,12 +79,37 @@ def prepare(
     """For one head, queries x (m, d_query) and every n from 1 to n_max; the options are those of `exact_error`."""
     if measure.population is not None:
         where = _where(positions, x, measure.population)
-        seen = _seen(head, measure.population, x, sampling)
-        if not sampling.draw.repeats:
-            _check_enough(seen, n_max, sampling, where)
+        seen = _enough(_sight(head, measure.population, sampling)(x), n_max, sampling, where)
         return prepare_seen(seen, n_max, sampling, positions=where, binned=binned)
     _check_endless(measure, sampling)
     return Prepared(_of_law(head, measure, x, n_max, sampling), f"exact (Laplace quadrature{precision(x)})")
+
+
+def prepare_in_blocks(
+    head: Head,
+    measure: Measure,
+    x: Float[Tensor, "m dq"],
+    n_max: int,
+    sampling: Sampling = PLAIN,
+    *,
+    positions: Sequence[int] | Tensor | None = None,
+    binned: bool | None = None,
+) -> list[tuple[Int[Tensor, " k"], Callable[[], Prepared]]]:
+    """The same for some queries each, those whose scores spread most first, to be called side by side. What they share is
+    computed here, and bins are checked for the first ones alone."""
+    if measure.population is None:
+        rows = torch.arange(len(x), device=x.device)
+        return [(rows, partial(prepare, head, measure, x, n_max, sampling))]
+    where, sight = _where(positions, x, measure.population), _sight(head, measure.population, sampling)
+
+    def ready(rows: Tensor, check: bool) -> Prepared:
+        own = None if where is None else where[rows]
+        seen = _enough(sight(x[rows]), n_max, sampling, own)
+        return prepare_seen(seen, n_max, sampling, positions=own, binned=binned, check=check)
+
+    with one_thread():  # those that are called side by side need the others
+        groups = head.query(x).norm(dim=-1).argsort(descending=True, stable=True).split(BLOCK)
+    return [(rows, partial(ready, rows, check=rows is groups[0])) for rows in groups]
 
 
 def precision(x: Tensor) -> str:
@@ -90,13 +117,17 @@ def precision(x: Tensor) -> str:
     return "" if x.dtype == torch.float64 else f", scores in {str(x.dtype).removeprefix('torch.')}"
 
 
-def _check_enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> None:
+def _enough(seen: Seen, n_max: int, sampling: Sampling, positions: Tensor | None) -> Seen:
+    """Those that have n_max keys to draw from, or where keys may repeat."""
+    if sampling.draw.repeats:
+        return seen
     least = int(_left(seen, _kept(seen, sampling.kept, positions)).min())
     if n_max > least:
         raise InputError(
             f"n = {n_max} keys were asked for, but only {least} are left to draw from, and {sampling.draw.words} do not "
             "repeat: use smaller n, or independent keys."
         )
+    return seen
 
 
 def _check_endless(law: Measure, sampling: Sampling) -> None:
@@ -141,12 +172,13 @@ def _law_rest(head: Head, law: Measure, x: Tensor, kept: Kept, finer: float = 1.
     return Rest(atoms, own, endless)
 
 
-def _seen(head: Head, tokens: Empirical, x: Tensor, sampling: Sampling) -> Seen:
+def _sight(head: Head, tokens: Empirical, sampling: Sampling) -> Callable[[Tensor], Seen]:
+    """What queries see of a population; keys and values are computed once."""
     if tokens.weights is not None and sampling != PLAIN:
         raise InputError(f"A weighted population takes independent plain keys, none kept; got {sampling}.")
-    scores = head.query(x) @ head.keys(tokens.tokens).T
-    mass = None if tokens.weights is None else tokens.probabilities
-    return Seen(scores, head.read_linear(tokens.values), mass=mass)
+    keys, mass = head.keys(tokens.tokens), None if tokens.weights is None else tokens.probabilities
+    nobody = Seen(keys.new_empty(0, len(keys)), head.read_linear(tokens.values), mass=mass)
+    return lambda x: nobody.scored(head.query(x) @ keys.T)
 
 
 def _where(positions: Sequence[int] | Tensor | None, x: Tensor, tokens: Empirical) -> Tensor | None:
@@ -167,7 +199,7 @@ def rest_of(
         _check_endless(measure, sampling)
         return _law_rest(head, measure, x, sampling.kept, finer)
     where = _where(positions, x, measure.population)
-    seen = _seen(head, measure.population, x, sampling)
+    seen = _sight(head, measure.population, sampling)(x)
     kept = _kept(seen, sampling.kept, where)
     return Rest(*seen.atoms(kept), _left(seen, kept))
 
@@ -180,9 +212,10 @@ def prepare_seen(
     positions: Tensor | None = None,
     binned: bool | None = None,
     square_only: bool = False,
+    check: bool = True,
 ) -> Prepared:
     """The same from what queries see. Where fewer keys are left than n, all of them are drawn, unless keys may repeat.
-    `square_only`: the bias is not asked for."""
+    `square_only`: the bias is not asked for; `check`: what bins do is."""
     keys = seen.scores.shape[1]
     binned = keys > BIN_ABOVE if binned is None else binned
     kept = _kept(seen, sampling.kept, positions)
@@ -193,17 +226,15 @@ def prepare_seen(
     by_sets = binned and isinstance(sampling.draw, Different)
     few = rest[:, 0] <= (FEW if by_sets else 0)  # all their sets are summed over, key by key
     groups = [rows.nonzero()[:, 0] for rows in (~few, few) if bool(rows.any())]
-    check = slice(0) if square_only or not binned or bool(few.all()) else CHECKED
+    some = CHECKED if check and binned and not (square_only or bool(few.all())) else slice(0)
 
     def ready(rows: Tensor | slice, binned: bool) -> tuple[OfN, Tensor]:
         here, count, inside = seen[rows], rest[rows], None if kept is None else kept[rows]
         atoms: Atoms | Condensed
         if binned:
-            bins, own = here.bins(inside)
-            merged = [bins.of(check).merged()] if check == CHECKED else []
-            atoms = condensed_bins([bins, *merged], APART if sampling.draw.repeats else CLOSE)
-            own = own and KeptSet(*(torch.cat([part, part[check]]) for part in own))
-            count, limit = torch.cat([count, count[check]]), bins.limit
+            again = count[some]
+            atoms, own, limit = here.binned(inside, APART if sampling.draw.repeats else CLOSE, len(again))
+            count = torch.cat([count, again])
         else:
             atoms, own = here.atoms(inside)
             limit = atoms.limit
@@ -214,11 +245,11 @@ def prepare_seen(
         every, limit = ready(slice(None), binned and not bool(few[0]))
     else:
         many, other = ready(groups[0], True), ready(groups[1], False)
-        again = len(rest) + torch.arange(len(groups[0][check]), device=rest.device)
+        again = len(rest) + torch.arange(len(groups[0][some]), device=rest.device)
         every = _joined([many[0], other[0]], [torch.cat([groups[0], again]), groups[1]])
         limit = torch.cat([many[1], other[1]])[torch.cat(groups).argsort()]
     method = f"exact (Laplace quadrature{precision(seen.scores)}), {sampling} of {keys}{', binned by score' if binned else ''}"
-    return Prepared(every, method, limit, groups[0][check])
+    return Prepared(every, method, limit, groups[0][some])
 
 
 def squares(

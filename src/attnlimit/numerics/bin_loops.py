@@ -7,106 +7,135 @@ from typing import Any
 
 import numpy as np
 
+from attnlimit.numerics.compiled import part
 from attnlimit.numerics.instructions import add_row
 
 
-def bin_keys(
+@part
+def _place(scores: Any, low: Any, width: Any, top: Any, bin_of: Any, share: Any) -> None:
+    """The bin of each key, and e^{z − c}, z its score and c the bin's centre."""
+    real = share.dtype.type  # of all constants, or the loops would run in double precision
+    one, half, third, fourth, fifth = real(1), real(1 / 2), real(1 / 6), real(1 / 24), real(1 / 120)
+    inverse = one / width
+    for j in range(len(scores)):
+        place = (scores[j] - low) * inverse
+        bin_of[j] = min(max(np.int32(place), np.int32(0)), np.int32(top))  # whatever the score is
+        share[j] = (place - real(bin_of[j]) - half) * width
+    if width < 0.1001:  # the series is good to 3e-11 up to 0.05
+        for j in range(len(scores)):
+            x = share[j]
+            share[j] = one + x * (one + x * (half + x * (third + x * (fourth + x * fifth))))
+    else:
+        for j in range(len(scores)):
+            share[j] = math.exp(share[j])
+
+
+@part
+def _add_up(
+    bin_of: Any, share: Any, away: Any, mass: Any, skipped: Any, rows: Any, sums: Any, value: Any
+) -> None:
+    """Of each bin Σ mass, Σ mass·w and Σ mass·w²‖u‖²; and Σ mass·w·value, in a loop of its own, which is faster."""
+    sums[:], value[:] = 0, 0
+    some = len(skipped) == len(share)
+    for j in range(len(share)):
+        if some and skipped[j]:
+            continue
+        k = np.uint64(bin_of[j])  # no index from the end is looked for
+        sums[k, 0] += mass[j]
+        sums[k, 1] += share[j]
+        sums[k, 2] += away[j]
+    for j in range(len(share)):
+        if not (some and skipped[j]):
+            add_row(value, np.int64(np.uint64(bin_of[j])), rows, j, share[j])
+
+
+@part
+def _share_out(
+    sums: Any,
+    value: Any,
+    width: Any,
+    keys: Any,
+    step: Any,
+    fraction: Any,
+    part: Any,
+    number: Any,
+    vector: Any,
+    square: Any,
+    pulled: Any,
+) -> None:
+    """Bins shared out to the points near them, as `condensed.condensed_keys` says. fraction: 1/Π_{i≠k} (k − i)."""
+    near, real = len(fraction), value.dtype.type
+    before, last, fall = near // 2 - 1, len(number) - near, math.exp(-step)
+    total = 0.0
+    for b in range(len(sums)):
+        total += sums[b, 0]
+    for b in range(len(sums)):
+        mass, weight, squares = sums[b, 0], sums[b, 1], sums[b, 2]
+        if mass <= 0.0:
+            continue
+        centre = (b + 0.5) * width
+        place = (centre + math.log(weight / mass)) / step
+        first = max(0, min(last, int(place)))
+        x = place - first + before
+        part[0] = keys / total
+        for k in range(1, near):  # products of what is left of each point, then of what is right of it
+            part[k] = part[k - 1] * (x - (k - 1))
+        right = 1.0
+        for k in range(near - 1, -1, -1):
+            part[k] *= right * fraction[k]
+            right *= x - k
+        ratio = math.exp(centre - step * (first - before))  # of weights: of the bin's centre and of a point
+        for k in range(near):
+            number[first + k] += part[k] * mass
+            pulled[first + k] += part[k] * ratio * weight
+            square[first + k] += part[k] * ratio * ratio * squares
+            add_row(vector, first + k, value, b, real(part[k] * ratio))
+            ratio *= fall
+
+
+def condense_keys(
     start: int,
     stop: int,
     scores: Any,
     low: Any,
     width: Any,
+    bins: Any,
     values: Any,
     product: Any,
     value_square: Any,
-    limit_square: Any,
+    limit: Any,
     mass: Any,
     skipped: Any,
-    number: Any,
-    weight: Any,
-    square: Any,
-    value: Any,
-) -> None:
-    """The sums of `binning.Bins`, a query at a time."""
-    bins, n, some = number.shape[1], values.shape[1], skipped.size == scores.size
-    step = min(1, values.shape[0] - 1)  # 0: all queries share the values
-    real = values.dtype.type  # of all constants, or the loops would run in double precision
-    zero, one, two, half, sixth, last = real(0), real(1), real(2), real(1 / 2), real(1 / 6), real(1 / 24)
-    bin_of, share, square_of = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
-    for i in range(start, stop):
-        own, inverse, top = i * step, one / width[i], np.int32(bins - 1)
-        for j in range(n):
-            place = (scores[i, j] - low[i]) * inverse
-            bin_of[j] = min(max(np.int32(place), np.int32(0)), top)  # whatever the score is
-            share[j] = (place - real(bin_of[j]) - half) * width[i]
-        if width[i] < 0.1001:  # the series is good to 3e-9 up to 0.05
-            for j in range(n):
-                x = share[j]
-                share[j] = one + x * (one + x * (half + x * (sixth + x * last)))
-        else:
-            for j in range(n):
-                share[j] = math.exp(share[j])
-        for j in range(n):
-            away = max(zero, value_square[own, j] - two * product[i, j] + limit_square[i])
-            square_of[j] = mass[j] * share[j] * share[j] * away
-            share[j] *= mass[j]
-        rows, total = values[own], value[i]
-        for j in range(n):
-            if some and skipped[i, j]:
-                continue
-            k = np.uint64(bin_of[j])  # no index from the end is looked for
-            number[i, k] += mass[j]
-            weight[i, k] += share[j]
-            square[i, k] += square_of[j]
-            add_row(total, np.int64(k), rows, j, share[j])
-
-
-def spread_bins(
-    start: int,
-    stop: int,
-    width: Any,
-    mass: Any,
-    weight: Any,
-    square: Any,
-    value: Any,
-    limit: Any,
     keys: Any,
-    spacing: Any,
+    step: Any,
     fraction: Any,
     number: Any,
     vector: Any,
-    out: Any,
+    square: Any,
 ) -> None:
-    """Bins shared out to the points near them, as `condensed.condensed_bins` says. fraction: 1/Π_{i≠k} (k − i)."""
-    bins, near, step = mass.shape[1], fraction.shape[0], spacing[0]
-    real, before = value.dtype.type, near // 2 - 1
-    last = number.shape[1] - near
-    share, pulled, fall = np.empty(near), np.empty(number.shape[1]), np.exp(-step * np.arange(near))
+    """Keys binned by score, and bins shared out to points, a query at a time."""
+    n, p = values.shape[1:]
+    real, shared = values.dtype.type, values.shape[0] == 1
+    bin_of, share, away = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
+    room = 0
+    for i in range(start, stop):  # numba takes a second to compile max()
+        room = max(room, bins[i])
+    sums, value = np.empty((room, 3)), np.empty((room, p), values.dtype)
+    part, pulled = np.empty(len(fraction)), np.empty(number.shape[1])
     for i in range(start, stop):
-        total = mass[i].sum() / keys[i, 0]
+        own, size = 0 if shared else i, real(0)
+        for c in range(p):
+            size += limit[i, c] * limit[i, c]
+        _place(scores[i], low[i], width[i], bins[i] - 1, bin_of, share)
+        for j in range(n):
+            far = max(real(0), value_square[own, j] - real(2) * product[i, j] + size)
+            away[j] = share[j] * share[j] * mass[j] * far
+            share[j] *= mass[j]
+        inside, rows = sums[: bins[i]], value[: bins[i]]
+        hidden = skipped[min(i, len(skipped) - 1)]
+        _add_up(bin_of, share, away, mass, hidden, values[own], inside, rows)
         pulled[:] = 0.0
-        for b in range(bins):
-            if mass[i, b] <= 0.0:
-                continue
-            count, heavy = mass[i, b] / total, weight[i, b] / mass[i, b]
-            place = ((b + 0.5) * width[i] + math.log(heavy)) / step
-            first = max(0, min(last, int(place)))
-            x = place - first + before
-            rise = math.exp(step * x)
-            share[0] = 1.0
-            for k in range(1, near):  # products of what is left of each point, then of what is right of it
-                share[k] = share[k - 1] * (x - (k - 1))
-            right = 1.0
-            for k in range(near - 1, -1, -1):
-                share[k] *= right * fraction[k]
-                right *= x - k
-            for k in range(near):
-                ratio = rise * fall[k]
-                number[i, first + k] += count * share[k]
-                out[i, first + k] += count * share[k] * square[i, b] / mass[i, b] * (ratio / heavy) ** 2
-                pull = count * share[k] * ratio
-                pulled[first + k] += pull
-                add_row(vector[i], first + k, value[i], b, real(pull / weight[i, b]))
+        points = number[i], vector[i], square[i], pulled
+        _share_out(inside, rows, width[i], keys[i, 0], step[0], fraction, part, *points)
         for j in range(len(pulled)):
-            for c in range(limit.shape[1]):
-                vector[i, j, c] -= real(pulled[j]) * limit[i, c]
+            add_row(vector[i], j, limit, i, real(-pulled[j]))

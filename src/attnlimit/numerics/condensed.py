@@ -9,6 +9,7 @@ as they are. Bins of keys go to points that are equally far apart for all querie
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.numerics.atoms import FINE, HEAVY, ROUGH, Atoms, Precision
-from attnlimit.numerics.binning import Bins
+from attnlimit.numerics.binning import Edges, Scored, bin_by_score
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
 WIDTH, POINTS = 2.0, 12
@@ -142,47 +143,57 @@ def _chebyshev(points: int) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
     return torch.cos(angle), torch.cos(k[:, None] * angle) * (2 - (k == 0).double())[:, None] / points
 
 
-def condensed_bins(parts: list[Bins], spacing: float = APART) -> Condensed:
+def condensed_keys(keys: Scored, spacing: float = APART, again: int = 0) -> Condensed:
     """Bins of scores that keep Σ1, Σw, Σw u and Σw²‖u‖² as they are, each at its mean weight, at points that are `spacing` apart:
-    each bin goes to the `NEAR` points around it, by their Lagrange polynomials. Those of some queries after those of others."""
-    m, limit = sum(len(bins.low) for bins in parts), parts[0].limit
-    count = NEAR + 1 + max(int(bins.width.max() * bins.mass.shape[1] / spacing) for bins in parts)
-    number, square = (torch.zeros(m, count, dtype=torch.float64, device=limit.device) for _ in range(2))
-    vector, start = limit.new_zeros(m, count, limit.shape[1]), 0
-    for bins in parts:
-        rows = slice(start, start := start + len(bins.low))
-        _spread(bins, spacing, number[rows], vector[rows], square[rows])
+    each bin goes to the `NEAR` points around it, by their Lagrange polynomials. Of the first `again` queries once more after all,
+    with half the bins."""
+    edges, m, limit = keys.edges(), len(keys.scores), keys.limit
+    count = NEAR + 1 + int((edges.width * edges.bins).max() / spacing)
+    number, square = (torch.zeros(m + again, count, dtype=torch.float64, device=limit.device) for _ in "ns")
+    vector = limit.new_zeros(m + again, count, limit.shape[1])
+    share_out = _compiled if has_numba() and limit.device.type == "cpu" else _plain
+    share_out(keys, edges, spacing, number[:m], vector[:m], square[:m])
+    if again:
+        some = slice(again)
+        share_out(keys.of(some), edges.of(some).halved(), spacing, number[m:], vector[m:], square[m:])
     place = torch.arange(count, dtype=torch.float64, device=limit.device) - (NEAR // 2 - 1)
-    scores = torch.cat([bins.low for bins in parts]).double()[:, None] + spacing * place
+    scores = torch.cat([edges.low, edges.low[:again]]).double()[:, None] + spacing * place
     return Condensed(scores, number, vector, square, precision=ROUGH, alike=True)
 
 
-def _spread(bins: Bins, spacing: float, number: Tensor, vector: Tensor, square: Tensor) -> None:
+@cache
+def _fractions() -> Float[Tensor, " k"]:
+    """1/Π_{i≠k} (k − i)."""
     k = torch.arange(NEAR, dtype=torch.float64)
-    fraction = 1 / (k[:, None] - k + torch.eye(NEAR)).prod(1)
-    if not has_numba() or number.device.type != "cpu":
-        _plain(bins, spacing, fraction.to(number), number, vector, square)
-        return
-    from attnlimit.numerics.bin_loops import spread_bins  # imports numba
+    return 1 / (k[:, None] - k + torch.eye(NEAR)).prod(1)
 
-    step = torch.tensor([spacing], dtype=torch.float64)
-    inputs = (part.contiguous() for part in (*bins[1:], step, fraction))
-    run_compiled(spread_bins, len(number), *inputs, number, vector, square)
+
+def _compiled(
+    keys: Scored, edges: Edges, spacing: float, number: Tensor, vector: Tensor, square: Tensor
+) -> None:
+    from attnlimit.numerics.bin_loops import condense_keys  # imports numba
+
+    step, skipped = torch.tensor([spacing], dtype=torch.float64), keys.skipped
+    skipped = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
+    values = keys.values, keys.products(), keys.squares, keys.limit, keys.mass, skipped, keys.number()
+    inputs = (part.contiguous() for part in (keys.scores, *edges, *values, step, _fractions()))
+    run_compiled(condense_keys, len(number), *inputs, number, vector, square)
 
 
 def _plain(
-    bins: Bins, spacing: float, fraction: Tensor, number: Tensor, vector: Tensor, square: Tensor
+    keys: Scored, edges: Edges, spacing: float, number: Tensor, vector: Tensor, square: Tensor
 ) -> None:
-    """The loop `spread_bins` in torch."""
+    """The loop `condense_keys` in torch."""
+    bins, fraction = bin_by_score(keys, edges), _fractions()
     there = bins.mass > 0
     mass, weight = (torch.where(there, part, 1).double() for part in (bins.mass, bins.weight))
     total = bins.mass.double().sum(1, keepdim=True)
-    count = torch.where(there, mass / total * bins.keys, 0.0)
-    centre = (torch.arange(mass.shape[1], device=mass.device) + 0.5) * bins.width.double()[:, None]
+    count = torch.where(there, mass / total * keys.number(), 0.0)
+    centre = (torch.arange(mass.shape[1], device=mass.device) + 0.5) * edges.width.double()[:, None]
     place = (centre + (weight / mass).log()) / spacing
     first = place.long().clamp(0, number.shape[1] - NEAR)
     x = (place - first + NEAR // 2 - 1)[..., None] - torch.arange(NEAR, device=mass.device)  # from each point
-    error = bins.value.double() / weight[..., None] - bins.limit.double()[:, None]
+    error = bins.value.double() / weight[..., None] - keys.limit.double()[:, None]
     for k in range(NEAR):
         share = count * x[..., :k].prod(-1) * x[..., k + 1 :].prod(-1) * fraction[k]
         ratio = (spacing * x[..., k]).exp()

@@ -25,11 +25,11 @@ def _place(target: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
     return builder.gep(target.make_array(kind)(target, builder, array).data, [place])
 
 
-def _spread(builder: Any, one: Any) -> Any:
+def _spread(builder: Any, one: Any, lanes: int = LANES) -> Any:
     """In all lanes."""
-    kind = ir.VectorType(one.type, LANES)
+    kind = ir.VectorType(one.type, lanes)
     first = builder.insert_element(kind(ir.Undefined), one, WHOLE(0))
-    return builder.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(WHOLE, LANES)([0] * LANES))
+    return builder.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(WHOLE, lanes)([0] * lanes))
 
 
 def _prefetch(context: Any, array: Any, place: Any) -> Any:
@@ -170,20 +170,22 @@ def _add_row(context: Any, total: Any, k: Any, rows: Any, j: Any, factor: Any) -
         size = builder.extract_value(target.make_array(signature.args[0])(target, builder, total).shape, 1)
         to = _place(target, builder, signature.args[0], total, builder.mul(k, size))
         source = _place(target, builder, signature.args[2], rows, builder.mul(j, size))
-        spread, align = _spread(builder, factor), 4 if factor.type == REAL else 8
+        align = 4 if factor.type == REAL else 8
 
-        def add(place: Any, times: Any, kind: Any) -> None:
-            old, new = (builder.bitcast(builder.gep(one, [place]), kind.as_pointer()) for one in (to, source))
+        def add(place: Any, times: Any) -> None:
+            kind = times.type.as_pointer()
+            old, new = (builder.bitcast(builder.gep(one, [place]), kind) for one in (to, source))
             product = builder.fmul(builder.load(new, align=align), times, flags=("fast",))
             found = builder.fadd(builder.load(old, align=align), product, flags=("fast",))
             builder.store(found, old, align=align)
 
-        many = builder.udiv(size, LONG(LANES))
+        wide = LONG(2 * LANES)
+        many = builder.udiv(size, wide)
         with cgutils.for_range(builder, many) as loop:
-            add(builder.mul(loop.index, LONG(LANES)), spread, spread.type)
-        done = builder.mul(many, LONG(LANES))
+            add(builder.mul(loop.index, wide), _spread(builder, factor, 2 * LANES))
+        done = builder.mul(many, wide)
         with cgutils.for_range(builder, builder.sub(size, done)) as loop:
-            add(builder.add(done, loop.index), factor, factor.type)
+            add(builder.add(done, loop.index), factor)
         return target.get_dummy_value()
 
     return types.void(total, types.int64, rows, types.int64, factor), make

@@ -23,6 +23,7 @@ from attnlimit.errors import InputError
 from attnlimit.numerics.atoms import FINE, HEAVY, Atoms, KeptSet
 from attnlimit.numerics.compiled import has_numba, run_compiled
 from attnlimit.numerics.condensed import Condensed, as_they_are, summed
+from attnlimit.numerics.fading import faded
 
 STEP, FAST_START = FINE.step, FINE.start
 WIDEST = 100_000
@@ -55,10 +56,10 @@ class Transforms:
         self, n: Float[Tensor, "#m k"], kept_scale: Float[Tensor, "#m k"] | None = None
     ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "m k p"]]:
         """E‖Γ_n − Γ‖² and E Γ_n − Γ for each n. `kept_scale` divides the kept weights (importance weighting)."""
-        two = torch.exp(self.log_phi[..., None] * (n - 2).clamp_min(0)[:, None, :])
         size = torch.linalg.vector_norm(self.first, dim=-1).square()
         if self.kept is None:
-            return self._of_drawn(n, two, size)
+            return self._of_drawn(n, size)
+        two = faded(self.log_phi[..., None] * (n - 2).clamp_min(0)[:, None, :])
         log_phi, g, n = self.log_phi[..., None], self.first, n[:, None, :]
         one = torch.where(n == 1, 1.0, two * log_phi.exp())
         square, slope = n * (n - 1) * two * size[..., None] + n * one * self.second[..., None], n * one
@@ -68,22 +69,22 @@ class Transforms:
         damp = torch.exp(-y)
         error = self.kept.mean_error[:, None, :]
         cross = (error * g).sum(-1)[..., None]
-        full = torch.exp(n * log_phi)
+        full = faded(n * log_phi)
         square = square + full * y.square() * error.square().sum(-1, keepdim=True) + 2 * slope * y * cross
-        bias = (damp * slope).mT @ g + (damp * full * y).sum(1)[..., None] * error
+        bias = (damp * slope).mT.to(g) @ g + (damp * full * y).sum(1)[..., None] * error
         return self.step * (damp * square).sum(1), self.step * bias
 
-    def _of_drawn(
-        self, n: Tensor, two: Float[Tensor, "m t k"], size: Float[Tensor, "m t"]
-    ) -> tuple[Tensor, Tensor]:
-        """Nothing kept: sums over t of φ^{n−2} times what all n share, as products of matrices."""
-        phi = self.log_phi.exp()[..., None]
-        shared = torch.cat([size[..., None], phi * self.second[..., None], phi * self.first], -1)
-        pairs, own, slope = (two.mT @ shared).split([1, 1, self.first.shape[-1]], -1)
-        alone = n[..., None] == 1  # φ^{n−1} is 1
-        own = torch.where(alone, self.second.sum(1)[:, None, None], own)[..., 0]
-        slope = torch.where(alone, self.first.sum(1)[:, None], slope)
-        return self.step * n * ((n - 1) * pairs[..., 0] + own), self.step * n[..., None] * slope
+    def _of_drawn(self, n: Tensor, size: Float[Tensor, "m t"]) -> tuple[Tensor, Tensor]:
+        """Nothing kept: sums over t of φ^{n−2} times what all n share, as products of matrices, in the precision of the values."""
+        log_phi, second = (part.to(self.first) for part in (self.log_phi, self.second))
+        phi = faded(log_phi)
+        two = faded(log_phi[..., None] * (n - 2).clamp_min(0)[:, None, :].to(phi))
+        pairs, own = (two.mT @ torch.stack([size, phi * second], -1)).double().unbind(-1)
+        slope = (two.mul_(phi[..., None]).mT @ self.first).double()
+        alone = n == 1  # φ^{n−1} is 1
+        own = torch.where(alone, self.second.sum(1, keepdim=True), own)
+        slope = torch.where(alone[..., None], self.first.sum(1)[:, None], slope)
+        return self.step * n * ((n - 1) * pairs + own), self.step * n[..., None] * slope
 
 
 def transforms(
@@ -92,8 +93,7 @@ def transforms(
     """The inner expectations of all queries, for every n from 1 to n_max."""
     tau = tau_grid(atoms, n_max, kept, late=late)
     alike = isinstance(atoms, Condensed) and atoms.alike
-    parts = [_alike(tau, atoms)] if alike else _by_blocks(tau, atoms)  # type: ignore[arg-type]
-    shrink, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
+    shrink, first, second = _alike(tau, atoms) if alike else _by_blocks(tau, atoms)  # type: ignore[arg-type]
     log_phi = torch.log1p(shrink.clamp_min(-1.0)).clamp_min(-1e4)
     return Transforms(tau, atoms.step, log_phi, first, second, kept)
 
@@ -102,7 +102,7 @@ Sums = tuple[Tensor, Tensor, Tensor]
 """E (e^{−y} − 1), E y e^{−y} u and E y² e^{−y} ‖u‖², y = tw."""
 
 
-def _by_blocks(tau: Float[Tensor, "m t"], atoms: Atoms | Condensed) -> list[Sums]:
+def _by_blocks(tau: Float[Tensor, "m t"], atoms: Atoms | Condensed) -> Sums:
     """Some queries at a time."""
     rows = max(1, ENTRIES_AT_ONCE // (tau.shape[1] * atoms.scores.shape[1]))
     large = tau.numel() * atoms.scores.shape[1] >= WORTH_COMPILING
@@ -112,13 +112,15 @@ def _by_blocks(tau: Float[Tensor, "m t"], atoms: Atoms | Condensed) -> list[Sums
         keys, number = _numbers(atoms.of(block))
         shrink, first, second = sums(tau[block], keys)
         parts.append((shrink / number, first / number[..., None], second / number))
-    return parts
+    shrink, first, second = (torch.cat(each) for each in zip(*parts, strict=True))
+    return shrink, first, second
 
 
 def _alike(tau: Float[Tensor, "m t"], keys: Condensed) -> Sums:
     """Products of one matrix (τ × keys) for all queries with their (keys × values), a stretch of τ at a time."""
     share = 1 / keys.number.sum(1, keepdim=True)
-    shrink, second, first = torch.empty_like(tau), torch.empty_like(tau), tau.new_empty(*tau.shape, keys.dim)
+    shrink, second = torch.empty_like(tau), torch.empty_like(tau)
+    first = keys.vector.new_empty(*tau.shape, keys.dim)
     for start in range(0, tau.shape[1], TAU_AT_ONCE):
         here = slice(start, start + TAU_AT_ONCE)
         seen = int((tau[0, start] + keys.scores[0] < math.log(SPENT)).sum())

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from attnlimit.exact.populations import MOST_BINS
 from attnlimit.exact.prepare import MODELS_BIN_ABOVE, QUERIES_AT_ONCE
 from attnlimit.models.see.layers import first_count
+from attnlimit.numerics.binning import MOST_BINS
 
 QUADRATURE_POINTS = 160
 """Of the exact error, rarely more."""

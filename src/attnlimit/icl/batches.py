@@ -142,16 +142,23 @@ class Pull(NamedTuple):
     V: Models
 
 
-def finite_pull(task: InContextTask, U: Models, V: Models, batch: Batch, lengths: tuple[int, ...]) -> Pull:
+def finite_pull(
+    task: InContextTask,
+    U: Models,
+    V: Models,
+    batch: Batch,
+    lengths: tuple[int, ...],
+    threads: int | None = None,
+) -> Pull:
     """Model (s, m) on the first lengths[m] tokens of the prompts of seed s.
 
     With z̄ and C the mean under attention and its derivative, out = V z̄ and g = ∂loss/∂out: ∂loss/∂V = g z̄ᵀ and
     ∂loss/∂U = C Vᵀg queryᵀ, since ∂z̄/∂U[E] = C E query. Where a prediction is the last number of `out`, Vᵀg is a multiple of V's last
-    row, and one pass over the tokens gives both.
+    row, and one pass over the tokens gives both. `threads` are those of a compiled pass, which torch's small products would not use well.
     """
     white = _white_noise(batch)
     if white is not None and _squares_of_one_number(task):
-        return _compiled_pull(U, V, batch, lengths, white)
+        return _compiled_pull(U, V, batch, lengths, white, threads)
     alpha, S = _scores(U, batch), len(U)
     one_number = type(task).read is InContextTask.read
     row = V[:, None, :, -1].expand(-1, batch.query.shape[1], -1, -1).flatten(0, 1)
@@ -216,7 +223,9 @@ def _white_noise(batch: Batch) -> White | None:
     return drawn if isinstance(drawn, White) and batch.attention != "opposite" and has_numba() else None
 
 
-def _compiled_pull(U: Models, V: Models, batch: Batch, lengths: tuple[int, ...], white: White) -> Pull:
+def _compiled_pull(
+    U: Models, V: Models, batch: Batch, lengths: tuple[int, ...], white: White, threads: int | None
+) -> Pull:
     """`finite_pull` for squared losses of one number, in one compiled pass that draws the prompts too."""
     from attnlimit.icl.loops import linear_pull, softmax_pull
 
@@ -226,14 +235,14 @@ def _compiled_pull(U: Models, V: Models, batch: Batch, lengths: tuple[int, ...],
     of_v, of_a = torch.empty(2, S * B, D, M)
     asked = (batch.query.flatten(0, 1), batch.target.flatten(), batch.root.flatten(0, 1))
     models = (U.permute(0, 3, 2, 1).contiguous(), V[:, :, -1].mT.contiguous())
-    keys = torch.from_numpy(white.keys)
+    keys, rest = torch.from_numpy(white.keys), (*asked, *models, off, of_v, of_a)
     if isinstance(batch.drawn, Wishart):
         it = batch.drawn
         sizes = torch.tensor(it.order), torch.tensor([it.order.index(length) for length in lengths])
-        run_compiled(linear_pull, S * B, keys, it.chi, it.kept, *sizes, *asked, *models, off, of_v, of_a)
+        run_compiled(linear_pull, S * B, keys, it.chi, it.kept, *sizes, *rest, threads=threads)
     else:
         sizes = torch.tensor([white.length]), torch.tensor(lengths)
-        run_compiled(softmax_pull, S * B, keys, *sizes, *asked, *models, off, of_v, of_a)
+        run_compiled(softmax_pull, S * B, keys, *sizes, *rest, threads=threads)
     pull_V = torch.zeros_like(V)
     pull_V[:, :, -1] = of_v.view(S, B, D, M).mean(1).mT
     pull_U = of_a.view(S, B, D * M).mT @ batch.query / B

@@ -16,7 +16,7 @@ from attnlimit.icl import (
     moments,
 )
 from attnlimit.icl.batches import Batch, ahead, draw, finite_losses, finite_pull, infinite_pull, stream
-from attnlimit.icl.moments import linear_moments, softmax_moments, white_tokens, wishart_moments
+from attnlimit.icl.moments import White, Wishart, linear_moments, softmax_moments, white_tokens
 from attnlimit.numerics import normals
 from attnlimit.numerics.compiled import has_numba
 
@@ -126,7 +126,8 @@ def test_the_control_variate_has_the_exact_gradient_as_its_mean() -> None:
 
 @pytest.mark.skipif(not has_numba(), reason="numba is not installed")
 @pytest.mark.parametrize(
-    ("length", "dim", "scale"), [(1, 4, 1.0), (257, 3, 1.0), (300, 5, 0.0), (600, 1, 30.0)]
+    ("length", "dim", "scale"),
+    [(1, 4, 1.0), (257, 3, 1.0), (300, 5, 0.0), (600, 1, 30.0), (70, 6, 1.0), (90, 13, 1.0)],
 )
 def test_compiled_moments_equal_the_plain_ones(length: int, dim: int, scale: float) -> None:
     g = torch.Generator().manual_seed(0)
@@ -170,13 +171,38 @@ def test_compiled_and_plain_draws_are_the_same(
     def drawn() -> tuple[torch.Tensor, torch.Tensor]:
         generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
         tokens = white_tokens(4, 11, 3, generators, torch.float32)
-        return tokens, wishart_moments(5, lengths, 3, generators[0], torch.float32)
+        assert isinstance(tokens, White)
+        return tokens.tensor(), Wishart.draw(5, lengths, 3, generators, torch.float32).tensor(lengths)
 
     compiled = drawn()
     monkeypatch.setattr(moments, "has_numba", lambda: False)
     monkeypatch.setattr(normals, "has_numba", lambda: False)
     for one, other in zip(compiled, drawn(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+@pytest.mark.parametrize(
+    ("dim", "lengths", "scale"),
+    [(1, (1,), 1.0), (5, (70, 3, 300, 3), 1.0), (8, (20, 65), 1.0), (3, (9, 40), 300.0)],
+)
+def test_prompts_drawn_in_the_compiled_pass_pull_as_the_same_prompts_that_are_there(
+    attention: str, dim: int, lengths: tuple[int, ...], scale: float
+) -> None:
+    """In float64 and step by step, of the numbers that `seen` holds."""
+    task = LinearRegression(dim, ar1(dim, 0.5))
+    U, V = models(task, 2, len(lengths))
+    U = scale * U
+    generators = [stream(0, 0, seed, 5) for seed in range(2)]
+    batch = draw(task, attention, (*lengths, 99), 9, generators, torch.float32)  # 99: a length to test at
+    assert not isinstance(batch.drawn, torch.Tensor)
+    there = [part.double() for part in (batch.query, batch.target, batch.vector, batch.root, batch.seen)]
+    plain = finite_pull(task, U, V, Batch(*there, batch.lengths, attention), lengths)
+    pulled = finite_pull(task, U.float(), V.float(), batch, lengths)
+    for one, other in zip(pulled, plain, strict=True):
+        size = max(1.0, float(other.abs().max()))  # derivatives are a second moment less a square
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5 * (1 + 0.1 * scale) * size)
 
 
 def test_linear_moments_are_prefix_means() -> None:
@@ -194,8 +220,8 @@ def test_the_shortcut_of_linear_attention_has_the_law_of_tokens(
 ) -> None:
     """Kolmogorov-Smirnov tests of five functionals of both matrices at p < 1e-5: false-alarm rate below 4e-4."""
     g = torch.Generator().manual_seed(0)
-    rows, dim = 4000, 3
-    short = wishart_moments(rows, lengths, dim, g, dtype).double()
+    rows, dim = 10_000, 3
+    short = Wishart.draw(rows, lengths, dim, [g], dtype).tensor(lengths).double()
     white = torch.randn(rows, max(lengths), dim, generator=g, dtype=torch.float64)
     long = linear_moments(white, lengths)
     direction = torch.tensor([0.3, -0.5, 0.8], dtype=torch.float64)

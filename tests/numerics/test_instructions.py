@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 numba = pytest.importorskip("numba")
-from attnlimit.numerics.instructions import LANES, add_row, raise_to, reach, reaching, tile_scores  # noqa: E402
+from attnlimit.numerics.instructions import (  # noqa: E402
+    LANES,
+    add_row,
+    bits_of,
+    from_bits,
+    raise_to,
+    reach,
+    reaching,
+    tile_scores,
+)
 
 
 @numba.njit
@@ -80,3 +89,18 @@ def test_a_row_is_added_to_another(d, kind):
     expected[2] += kind(0.7) * rows[1]
     _added(total, 2, rows, 1, kind(0.7))
     np.testing.assert_allclose(total, expected, rtol=1e-6 if kind == np.float32 else 1e-14)
+
+
+@numba.njit
+def _bits_and_back(numbers, bits, back):
+    for i in range(len(numbers)):
+        bits[i] = bits_of(numbers[i])
+        back[i] = from_bits(bits[i])
+
+
+def test_bits_are_those_of_a_view() -> None:
+    numbers = np.array([0.0, -0.0, 1.0, -2.5, 1e-42, 3e38, np.inf] * 7, np.float32)
+    bits, back = np.empty(len(numbers), np.int32), np.empty_like(numbers)
+    _bits_and_back(numbers, bits, back)
+    assert bits.tolist() == numbers.view(np.int32).tolist()
+    assert back.tobytes() == numbers.tobytes()

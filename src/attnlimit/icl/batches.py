@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from attnlimit.icl.infinite import mean_loss
 from attnlimit.icl.methods import Attention
-from attnlimit.icl.moments import linear_moments, softmax_moments, white_tokens, wishart_moments
+from attnlimit.icl.moments import White, Wishart, linear_moments, softmax_moments, white_tokens
 from attnlimit.icl.tasks import InContextTask, Prompts
+from attnlimit.numerics.compiled import has_numba, run_compiled
 
 TRAINING, EVALUATION, START = 0, 1, 2
 """What a stream is for."""
@@ -52,10 +54,17 @@ class Batch:
     vector: Float[Tensor, "S B p"]
     root: Float[Tensor, "S B D D"] | None
     """F, or None for tokens as they are."""
-    seen: Float[Tensor, "R L D"] | Float[Tensor, "R K D D"]
-    """R = S·B prompts: for linear attention (1/L) Σ g gᵀ at each of `lengths`, else their tokens."""
+    drawn: White | Wishart | Float[Tensor, "R L D"] | Float[Tensor, "R K D D"]
+    """What `seen` is, or is made of."""
     lengths: tuple[int, ...]
     attention: Attention
+
+    @cached_property
+    def seen(self) -> Float[Tensor, "R L D"] | Float[Tensor, "R K D D"]:
+        """R = S·B prompts: for linear attention (1/L) Σ g gᵀ at each of `lengths`, else their tokens."""
+        if isinstance(self.drawn, Wishart):
+            return self.drawn.tensor(self.lengths)
+        return self.drawn.tensor() if isinstance(self.drawn, White) else self.drawn
 
     def moments(
         self, alpha: Float[Tensor, "R M D"], along: Float[Tensor, "R M D"], lengths: Sequence[int]
@@ -93,11 +102,12 @@ def draw(
     query, target, vector = (
         torch.stack([getattr(one, name) for one in drawn]) for name in ("query", "target", "vector")
     )
+    seen: White | Wishart | Tensor
     if root is None:
         seen = torch.cat([one.tokens for one in drawn]) if len(drawn) > 1 else drawn[0].tokens
         seen = linear_moments(seen, sizes) if attention == "linear" else seen
     elif attention == "linear":
-        seen = torch.cat([wishart_moments(batch, sizes, task.token_dim, g, dtype) for g in generators])
+        seen = Wishart.draw(batch, sizes, task.token_dim, generators, dtype)
     else:
         seen = white_tokens(batch, longest, task.token_dim, generators, dtype)
     return Batch(query, target, vector, None if root is None else root(vector), seen, sizes, attention)
@@ -132,13 +142,23 @@ class Pull(NamedTuple):
     V: Models
 
 
-def finite_pull(task: InContextTask, U: Models, V: Models, batch: Batch, lengths: tuple[int, ...]) -> Pull:
+def finite_pull(
+    task: InContextTask,
+    U: Models,
+    V: Models,
+    batch: Batch,
+    lengths: tuple[int, ...],
+    threads: int | None = None,
+) -> Pull:
     """Model (s, m) on the first lengths[m] tokens of the prompts of seed s.
 
     With z̄ and C the mean under attention and its derivative, out = V z̄ and g = ∂loss/∂out: ∂loss/∂V = g z̄ᵀ and
     ∂loss/∂U = C Vᵀg queryᵀ, since ∂z̄/∂U[E] = C E query. Where a prediction is the last number of `out`, Vᵀg is a multiple of V's last
-    row, and one pass over the tokens gives both.
+    row, and one pass over the tokens gives both. `threads` are those of a compiled pass, which torch's small products would not use well.
     """
+    white = _white_noise(batch)
+    if white is not None and _squares_of_one_number(task):
+        return _compiled_pull(U, V, batch, lengths, white, threads)
     alpha, S = _scores(U, batch), len(U)
     one_number = type(task).read is InContextTask.read
     row = V[:, None, :, -1].expand(-1, batch.query.shape[1], -1, -1).flatten(0, 1)
@@ -180,11 +200,7 @@ def slope(
     task: InContextTask, output: Float[Tensor, "S M B D"], target: Tensor
 ) -> tuple[Float[Tensor, "S M B"], Float[Tensor, "S M B D"]]:
     """The loss of each output, and its derivative in the output."""
-    if (
-        task.loss == "squared"
-        and type(task).read is InContextTask.read
-        and type(task).risk is InContextTask.risk
-    ):
+    if _squares_of_one_number(task):
         off = output[..., -1] - target
         derivative = torch.zeros_like(output)
         derivative[..., -1] = off
@@ -194,6 +210,43 @@ def slope(
         loss = task.risk(task.read(output), target)
         (derivative,) = torch.autograd.grad(loss.sum(), output)
     return loss.detach(), derivative
+
+
+def _squares_of_one_number(task: InContextTask) -> bool:
+    kind = type(task)
+    return task.loss == "squared" and kind.read is InContextTask.read and kind.risk is InContextTask.risk
+
+
+def _white_noise(batch: Batch) -> White | None:
+    """What compiled loops can draw themselves, if it is such."""
+    drawn = batch.drawn.white if isinstance(batch.drawn, Wishart) else batch.drawn
+    return drawn if isinstance(drawn, White) and batch.attention != "opposite" and has_numba() else None
+
+
+def _compiled_pull(
+    U: Models, V: Models, batch: Batch, lengths: tuple[int, ...], white: White, threads: int | None
+) -> Pull:
+    """`finite_pull` for squared losses of one number, in one compiled pass that draws the prompts too."""
+    from attnlimit.icl.loops import linear_pull, softmax_pull
+
+    assert batch.root is not None  # white noise is coloured
+    (S, B, D), M = batch.query.shape, len(lengths)
+    off = torch.empty(S * B, M)
+    of_v, of_a = torch.empty(2, S * B, D, M)
+    asked = (batch.query.flatten(0, 1), batch.target.flatten(), batch.root.flatten(0, 1))
+    models = (U.permute(0, 3, 2, 1).contiguous(), V[:, :, -1].mT.contiguous())
+    keys, rest = torch.from_numpy(white.keys), (*asked, *models, off, of_v, of_a)
+    if isinstance(batch.drawn, Wishart):
+        it = batch.drawn
+        sizes = torch.tensor(it.order), torch.tensor([it.order.index(length) for length in lengths])
+        run_compiled(linear_pull, S * B, keys, it.chi, it.kept, *sizes, *rest, threads=threads)
+    else:
+        sizes = torch.tensor([white.length]), torch.tensor(lengths)
+        run_compiled(softmax_pull, S * B, keys, *sizes, *rest, threads=threads)
+    pull_V = torch.zeros_like(V)
+    pull_V[:, :, -1] = of_v.view(S, B, D, M).mean(1).mT
+    pull_U = of_a.view(S, B, D * M).mT @ batch.query / B
+    return Pull(off.view(S, B, M).square().mean(1) / 2, pull_U.view(S, D, M, D).transpose(1, 2), pull_V)
 
 
 def _pull(loss: Tensor, g: Tensor, mean: Tensor, push: Float[Tensor, "R M D"], batch: Batch) -> Pull:

@@ -7,15 +7,16 @@ Linear attention: with S = (1/L) Σ z_i z_iᵀ, mean S a and derivative S h.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, UInt32
 from torch import Tensor
 
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.normals import fill_white
+from attnlimit.numerics.normals import white_key, white_rows
 
 Means = Float[Tensor, "R M D"]
 Covs = Float[Tensor, "R M D D"]
@@ -35,11 +36,10 @@ def softmax_moments(
     if tokens.dtype == torch.float32 and tokens.device.type == "cpu" and has_numba():
         from attnlimit.icl.loops import softmax_rows
 
-        mean, push = torch.empty_like(a), torch.empty_like(a)
-        sizes = torch.tensor(lengths, dtype=torch.int64)
-        inputs = (tokens.mT.contiguous(), a.contiguous(), along.contiguous(), sizes)
-        run_compiled(softmax_rows, len(a), *inputs, mean, push)
-        return mean, push
+        inputs = [part.mT.contiguous() for part in (tokens, a, along)]
+        mean, push = torch.empty_like(inputs[1]), torch.empty_like(inputs[1])
+        run_compiled(softmax_rows, len(a), *inputs, torch.tensor(lengths), mean, push)
+        return mean.mT, push.mT
     means, pushes = zip(
         *(_softmax_model(tokens[:, :n], a[:, m], along[:, m]) for m, n in enumerate(lengths)), strict=True
     )
@@ -53,46 +53,87 @@ def linear_moments(tokens: Float[Tensor, "R L D"], lengths: Sequence[int]) -> Co
     return _averages(torch.stack(parts, 1), order, lengths)
 
 
-def wishart_moments(
-    rows: int, lengths: Sequence[int], dim: int, generator: torch.Generator, dtype: torch.dtype
-) -> Covs:
+@dataclass(frozen=True, eq=False)
+class White:
+    """Standard normal tokens of `rows` prompts for each key, which stand for them until they are looked at: compiled loops draw a prompt,
+    see it and forget it."""
+
+    keys: UInt32[np.ndarray, "S 2"]
+    rows: int
+    length: int
+    dim: int
+
+    def tensor(self) -> Float[Tensor, "R L D"]:
+        noise = torch.cat([white_rows(self.rows * self.dim, self.length, key) for key in self.keys])
+        return noise.unflatten(0, (-1, self.dim)).mT
+
+
+@dataclass(frozen=True, eq=False)
+class Wishart:
     """A draw with the law of `linear_moments` of white noise, at a cost that does not grow with the lengths.
 
     The sum over the tokens between two lengths is Wishart and independent of the rest: T Tᵀ with Bartlett's
     lower triangular T, of standard normals below the diagonal and χ_{k−i} on it; for k < dim the tokens themselves.
     """
-    order = sorted(set(lengths))
-    steps = [high - low for low, high in pairwise([0, *order])]
-    K = len(steps)
-    white = white_tokens(rows, dim, K * dim, [generator], dtype).mT.unflatten(1, (K, dim))
-    index, count = np.arange(dim), np.array(steps)[:, None]
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    draws = np.random.Generator(np.random.SFC64(seed))
-    chi = np.sqrt(draws.chisquare((count - index).clip(1), (rows, K, dim)))
-    normal = np.where(count[..., None] >= dim, index[:, None] > index, index < count[..., None])
-    T = white * torch.from_numpy(normal).to(white.device)
-    T.diagonal(dim1=-2, dim2=-1).add_(torch.from_numpy(chi * (count >= dim)).to(T))
-    if not (dtype == torch.float32 and T.device.type == "cpu" and has_numba()):
-        return _averages(T @ T.mT, order, lengths)
-    from attnlimit.icl.loops import gram_rows
 
-    S = torch.empty_like(T)
-    run_compiled(gram_rows, rows, T, torch.tensor(order), S)
-    return S if tuple(lengths) == tuple(order) else S[:, [order.index(length) for length in lengths]]
+    white: White | Float[Tensor, "R DDK 1"]
+    """Normals, of which T has those that are `kept`, and `chi`."""
+    chi: Float[Tensor, "R D K"]
+    kept: Float[Tensor, "D D K"]
+    order: tuple[int, ...]
+    """The K lengths."""
+
+    @classmethod
+    def draw(
+        cls,
+        rows: int,
+        lengths: Sequence[int],
+        dim: int,
+        generators: Sequence[torch.Generator],
+        dtype: torch.dtype,
+    ) -> Wishart:
+        order = sorted(set(lengths))
+        count, index = np.diff(order, prepend=0), np.arange(dim)[:, None]
+        white = white_tokens(rows, dim * dim * len(order), 1, generators, dtype)
+        full, seeds = (
+            count >= dim,
+            [int(torch.randint(2**62, (), generator=g, device=g.device)) for g in generators],
+        )
+        chi = [_chi((count - index).clip(1), rows, seed) * full for seed in seeds]
+        kept = torch.from_numpy(np.where(full, index[:, None] > index, index < count))
+        device = generators[0].device
+        return cls(
+            white,
+            torch.from_numpy(np.concatenate(chi)).to(device, dtype),
+            kept.to(device, dtype),
+            tuple(order),
+        )
+
+    def tensor(self, lengths: Sequence[int]) -> Covs:
+        white = self.white.tensor() if isinstance(self.white, White) else self.white
+        T = white.reshape(-1, *self.kept.shape) * self.kept
+        T.diagonal(dim1=1, dim2=2).add_(self.chi.mT)
+        T = T.movedim(-1, 1)
+        return _averages(T @ T.mT, list(self.order), lengths)
 
 
 def white_tokens(
     rows: int, length: int, dim: int, generators: Sequence[torch.Generator], dtype: torch.dtype
-) -> Float[Tensor, "R L D"]:
+) -> White | Float[Tensor, "R L D"]:
     """Standard normal tokens, so many rows from each generator; a dimension of a row lies in one piece."""
     device = generators[0].device
+    if dtype == torch.float32 and device.type == "cpu":
+        return White(np.stack([white_key(generator) for generator in generators]), rows, length, dim)
     noise = torch.empty(len(generators), rows, dim, length, dtype=dtype, device=device)
     for part, generator in zip(noise, generators, strict=True):
-        if dtype == torch.float32 and device.type == "cpu":
-            fill_white(part.flatten(1), generator)
-        else:
-            part.normal_(generator=generator)
+        part.normal_(generator=generator)
     return noise.flatten(0, 1).mT
+
+
+def _chi(freedom: Int[np.ndarray, "D K"], rows: int, seed: int) -> Float[np.ndarray, "R D K"]:
+    draws = np.random.Generator(np.random.SFC64(seed))
+    chi: np.ndarray = np.sqrt(draws.chisquare(freedom, (rows, *freedom.shape)))
+    return chi
 
 
 def _averages(parts: Float[Tensor, "R K D D"], order: list[int], lengths: Sequence[int]) -> Covs:

@@ -37,7 +37,7 @@ from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.training import Training
 from attnlimit.inputs import Seeded, as_counts, as_generator
 
-SCHEMA = "attnlimit.icl/3"
+SCHEMA = "attnlimit.icl/4"
 
 
 def write_checkpoint(path: Path, plan: dict[str, Any], step: int, tensors: dict[str, Tensor]) -> None:
@@ -159,9 +159,9 @@ class Trial:
         """The prompts of a training step."""
         return self.drawn(TRAINING, step, self.lengths, self.optimizer.batch)
 
-    def gradient(self, theta: Thetas, batch: Batch) -> Thetas:
+    def gradient(self, theta: Thetas, batch: Batch, workers: int = 1) -> Thetas:
         U, V = theta.to(self.optimizer.torch_dtype)
-        finite = finite_pull(self.task, U, V, batch, self.lengths)
+        finite = finite_pull(self.task, U, V, batch, self.lengths, workers)
         gradient = torch.stack([finite.U, finite.V]).double()
         if self.optimizer.variance_reduction is None:
             return gradient
@@ -188,7 +188,8 @@ class Trial:
         for batch in ahead(
             lambda part: self.drawn(EVALUATION, part, lengths + tested, size), range(parts), workers
         ):
-            finite, limit = finite_pull(task, U, V, batch, lengths), infinite_pull(task, U, V, batch)
+            finite = finite_pull(task, U, V, batch, lengths, workers)
+            limit = infinite_pull(task, U, V, batch)
             far = limit.loss if known else torch.zeros_like(limit.loss)
             losses.append((finite.loss - far).double())
             gradients.append(torch.stack([finite.U - limit.U, finite.V - limit.V]).double())
@@ -271,7 +272,7 @@ def _run(trial: Trial, saving: Saving, workers: int) -> list[Measured]:
     saved = monotonic()
     batches = ahead(trial.batch, range(done + 1, how.steps + 1), workers)
     for step, batch in enumerate(batches, done + 1):
-        how.rule.step(theta, trial.gradient(theta, batch), state, how.rate(step), step)
+        how.rule.step(theta, trial.gradient(theta, batch, workers), state, how.rate(step), step)
         _check(trial, theta, bound, step)
         report = step in reports
         if report:
@@ -370,7 +371,7 @@ def _flow_times(trial: Trial) -> Float[Tensor, " R"] | None:
 
 @contextmanager
 def _shared_threads() -> Iterator[int]:
-    """Half of torch's threads compute while as many as there are draw the next prompts; yields that number."""
+    """Half of torch's threads compute while as many as there are draw the next prompts, or share compiled passes; yields that number."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // 2))
     try:

@@ -23,14 +23,14 @@ def has_numba() -> bool:
     return True
 
 
-def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor) -> None:
-    """loop(start, stop, *arrays) over the rows 0 … count − 1, compiled, shared out over torch's number of threads.
+def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor, threads: int | None = None) -> None:
+    """loop(start, stop, *arrays) over the rows 0 … count − 1, compiled, shared out over so many threads, by default torch's number.
 
     Plain threads, and not numba's own: a second pool of spinning workers would slow torch's down.
     """
     compiled = _compile(loop)
     arrays = [tensor.detach().numpy() for tensor in tensors]
-    workers = max(1, min(count, torch.get_num_threads()))
+    workers = max(1, min(count, threads or torch.get_num_threads()))
     if workers == 1:
         compiled(0, count, *arrays)
         return

@@ -32,6 +32,18 @@ def _spread(builder: Any, one: Any, lanes: int = LANES) -> Any:
     return builder.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(WHOLE, lanes)([0] * lanes))
 
 
+def _read_as(kind: Any, taken: Any, given: Any) -> Any:
+    def read(context: Any, number: Any) -> Any:
+        return given(taken), lambda target, builder, signature, numbers: builder.bitcast(numbers[0], kind)
+
+    return intrinsic(read)
+
+
+bits_of: Any = _read_as(WHOLE, types.float32, types.int32)
+from_bits: Any = _read_as(REAL, types.int32, types.float32)
+"""bits_of(float32) is the int32 of the same bits, from_bits the reverse: what one does by a view of an array, but inside a loop."""
+
+
 def _prefetch(context: Any, array: Any, place: Any) -> Any:
     def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
         address = builder.bitcast(_place(target, builder, signature.args[0], *given), BYTE.as_pointer())

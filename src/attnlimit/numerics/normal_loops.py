@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnlimit.numerics.compiled import part
+from attnlimit.numerics.instructions import bits_of, from_bits
 from attnlimit.numerics.normals import ADD, MULTIPLY, ROUNDS
 
 BLOCK = 256
@@ -33,28 +34,20 @@ def draw_words(row: int, low: int, n: int, key: Any, words: Any) -> None:
 
 
 @part
-def take_logs(u: Any, n: int, number: Any, bits: Any, log: Any) -> None:
-    """ln u = e ln 2 + 2 artanh t with u = 2^e f, √½ ≤ f < √2, t = (f − 1)/(f + 1), by its series. `bits` is `number` read as int32."""
-    for i in range(n):
-        whole = np.int32(np.uint32(u[i]) >> np.uint32(1))
-        number[i] = (np.float32(whole) + np.float32(0.5)) * np.float32(2.0**-31)
-    for i in range(n):
-        e = np.int32(np.int32(bits[i] - np.int32(0x3F3504F3)) >> np.int32(23))
-        bits[i] = np.int32(bits[i] - np.int32(e << np.int32(23)))
-        log[i] = np.float32(e)
+def normal_pairs(u: Any, v: Any, n: int, first: Any, second: Any) -> None:
+    """√(−2 ln u) (cos, sin) of v's angle. ln u = e ln 2 + 2 artanh t with u = 2^e f, √½ ≤ f < √2, t = (f − 1)/(f + 1); all by their series,
+    angles in quarters around the axes."""
     third, fifth, seventh, ninth = np.float32(1 / 3), np.float32(1 / 5), np.float32(1 / 7), np.float32(1 / 9)
     for i in range(n):
-        t = (number[i] - np.float32(1.0)) / (number[i] + np.float32(1.0))
+        whole = np.int32(np.uint32(u[i]) >> np.uint32(1))
+        bits = bits_of((np.float32(whole) + np.float32(0.5)) * np.float32(2.0**-31))
+        e = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
+        f = from_bits(np.int32(bits - np.int32(e << np.int32(23))))
+        t = (f - np.float32(1.0)) / (f + np.float32(1.0))
         y = t * t
-        series = third + y * (fifth + y * (seventh + y * ninth))
-        log[i] = log[i] * LN2 + np.float32(2.0) * (t + t * y * series)
-
-
-@part
-def turn(log: Any, v: Any, n: int, first: Any, second: Any) -> None:
-    """√(−2 log) (cos, sin) of v's angle: in quarters around the axes, by their series."""
-    for i in range(n):
-        length = np.float32(math.sqrt(max(np.float32(-2.0) * log[i], np.float32(0.0))))
+        series = t + t * y * (third + y * (fifth + y * (seventh + y * ninth)))
+        log = np.float32(e) * LN2 + np.float32(2.0) * series
+        length = np.float32(math.sqrt(max(np.float32(-2.0) * log, np.float32(0.0))))
         quarter = np.int32(np.int32(v[i] + np.int32(2**29)) >> np.int32(30))
         x = np.float32(np.int32(v[i] - np.int32(quarter << np.int32(30)))) * QUARTER
         y = x * x
@@ -68,20 +61,20 @@ def turn(log: Any, v: Any, n: int, first: Any, second: Any) -> None:
         second[i] = length * (cosine if odd else sine)
 
 
+@part
+def normal_row(row: int, key: Any, noise: Any, words: Any) -> None:
+    """Normals of one row, of a multiple of GROUP: the k-th of all counters stand in its k-th quarter. Words are (4, BLOCK)."""
+    quarter = len(noise) // 4
+    for low in range(0, quarter, BLOCK):
+        n = min(BLOCK, quarter - low)
+        draw_words(row, low, n, key, words)
+        for k in range(0, 4, 2):
+            first, second = noise[k * quarter + low :], noise[(k + 1) * quarter + low :]
+            normal_pairs(words[k], words[k + 1], n, first, second)
+
+
 def normal_rows(start: int, stop: int, key: Any, noise: Any) -> None:  # pragma: no cover  (compiled)
-    """Rows start … stop − 1: the k-th normals of all counters stand in the k-th quarter of a row."""
-    blocks = (noise.shape[1] + 3) // 4
-    words, made = np.empty((4, BLOCK), np.int32), np.empty((4, BLOCK), np.float32)
-    number, log = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    bits = number.view(np.int32)
+    """Rows start … stop − 1."""
+    words = np.empty((4, BLOCK), np.int32)
     for b in range(start, stop):
-        for low in range(0, blocks, BLOCK):
-            n = min(BLOCK, blocks - low)
-            draw_words(b, low, n, key, words)
-            for k in range(0, 4, 2):
-                take_logs(words[k], n, number, bits, log)
-                turn(log, words[k + 1], n, made[k], made[k + 1])
-            for k in range(4):
-                place, from_ = noise[b, k * blocks + low :], made[k]
-                for i in range(min(n, len(place))):
-                    place[i] = from_[i]
+        normal_row(b, key, noise[b], words)

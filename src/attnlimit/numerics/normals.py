@@ -21,20 +21,27 @@ from attnlimit.numerics.compiled import has_numba, run_compiled
 MULTIPLY = (0xD2511F53, 0xCD9E8D57)
 ADD = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
+GROUP = 64
+"""Rows are drawn in so many numbers, a few too many, so that no loop has single ones left over."""
 
 
-def fill_white(noise: Float[Tensor, "rows size"], generator: torch.Generator) -> None:
-    """Standard normals in float32 on the CPU; the generator gives the key."""
-    key = torch.randint(2**31, (2,), generator=generator).numpy().astype(np.uint32)
-    rows, size = noise.shape
+def white_key(generator: torch.Generator) -> UInt32[np.ndarray, " 2"]:
+    """The generator's next key."""
+    return torch.randint(2**31, (2,), generator=generator).numpy().astype(np.uint32)
+
+
+def white_rows(rows: int, size: int, key: UInt32[np.ndarray, " 2"]) -> Float[Tensor, "rows size"]:
+    """Standard normals in float32 on the CPU."""
+    wide = GROUP * -(-size // GROUP)
     if has_numba():
         from attnlimit.numerics.normal_loops import normal_rows
 
+        noise = torch.empty(rows, wide)
         run_compiled(normal_rows, rows, torch.from_numpy(key), noise)
-        return
-    counter = np.zeros((4, rows, -(-size // 4)), np.uint32)
-    counter[0], counter[1] = np.arange(counter.shape[2]), np.arange(rows)[:, None]
-    noise.copy_(_plain_normals(philox(counter, key).transpose(1, 0, 2))[:, :size])
+        return noise[:, :size]
+    counter = np.zeros((4, rows, wide // 4), np.uint32)
+    counter[0], counter[1] = np.arange(wide // 4), np.arange(rows)[:, None]
+    return _plain_normals(philox(counter, key).transpose(1, 0, 2))[:, :size]
 
 
 def philox(

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import hypot
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from attnlimit import Gaussian, Head, mean_output_error
+from attnlimit.exact.two_queries import ALLOWED
 from attnlimit.sampling import Own, measure_convergence
 from attnlimit.sampling.fitted import LEAST_REPLICATES
 from benchmarks._figures import figure
@@ -87,23 +89,26 @@ def run(quick: bool) -> dict[str, object]:
 def _exact(
     horizon: float, sizes: list[int], spread: float, loop_seconds: float, target: float | None
 ) -> dict[str, object]:
-    """Errors of the sizes as if all pulled the slope the same way: no more can be said of one curve's noise, which they share."""
+    """The slope's error: its spread over the independent sets of pairs of queries that the curve is averaged over, and the most that
+    the table of pairs may be wrong by at each n, as if all pulled the slope the same way."""
     start = perf_counter()
     curve = mean_output_error(_head(horizon), LAW, sizes)
     seconds = perf_counter() - start
-    noise = torch.zeros(POINTS).double() if curve.standard_error is None else curve.standard_error
-    contrast = _contrast(sizes)
-    error = float((contrast.abs() * noise / curve.error).sum())
+    if curve.rows is None:
+        raise RuntimeError("Some set of pairs says nothing of the error.")
+    contrast, squares = _contrast(sizes), curve.rows.square()
+    spread_of_sets = float((squares / squares.mean(0) @ contrast / 2).std()) / len(squares) ** 0.5
+    error = hypot(spread_of_sets, ALLOWED * float(contrast.abs().sum()) / 2)
     return figure(
         f"time to a given error of the mean slope at fresh queries, exact, H = {horizon:g}",
-        spread * loop_seconds / (max(error, 1e-9) ** 2 * seconds),
+        spread * loop_seconds / (error**2 * seconds),
         "× faster",
         at_least=target,
         slope=float(contrast @ curve.error.log()),
         slope_error=error,
         seconds=seconds,
         method=curve.method,
-        how="v of the loop is that of self-attention",
+        how="v of the loop is that of self-attention; that of the curve from its sets of pairs",
     )
 
 

@@ -90,6 +90,8 @@ def test_the_mean_output_of_fresh_queries() -> None:
     assert curve.at(10**9) ** 2 * 10**9 == pytest.approx(float(limit), rel=5e-4)
     assert curve.standard_error is not None
     assert float(curve.standard_error[0]) < 1e-3 * curve.at(30)
+    assert curve.rows is not None
+    torch.testing.assert_close(curve.rows.square().mean(0).sqrt(), curve.error)
     found = al.measure_convergence(
         head, law, [30], statistic="mean", queries=48, replicates=200, generator=6
     ).squares

@@ -234,7 +234,7 @@ class TestDrawnBySize:
         assert float(off.max()) < 5
         plain = torch.stack([values[0, place].mean() for place, _ in drawn])
         assert float((plain.mean() - values[0].mean()) / (plain.std() / 4000**0.5)) > 20
-        assert float(means[:, 0].std()) < 0.5 * float(values[0].std()) / 12**0.5
+        assert float(means[:, 0].std()) < 0.7 * float(values[0].std()) / 12**0.5
 
     def test_what_is_sure_is_always_there(self):
         size = torch.tensor([1.0, 1.0, 1e6, 1.0, 1.0, 1.0, 1e6, 1.0])

@@ -25,8 +25,8 @@ NATS, CHANGE = "nats", "squared change of the embedding"
 """What a change of the answer is counted in: KL, or for encoders how far an embedding of length 1 moves."""
 AT_ONCE = 128
 """Positions whose laws are compared at once."""
-EVEN = 0.25
-"""Of the chances that queries are drawn with, the part that all have alike: what their sizes do not tell is not left out."""
+EVEN = 0.5
+"""Of the chances that queries are drawn with, the part that all have alike: what their sizes do not tell, as the keys they read, is not left out."""
 OFF = "analyse without the answer (--answer off)"
 
 

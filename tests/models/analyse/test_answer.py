@@ -246,14 +246,14 @@ class TestPrediction:
     @pytest.mark.parametrize("kind", ["causal-lm", "classifier"])
     def test_of_drawn_labels_is_that_of_all_labels(self, kind):
         """Sets of 16 draws, as `analyze` draws them: their mean is within 5 standard errors (false alarm of
-        Student's t: 0.4 %, once and for all with this seed)."""
+        Student's t: 0.03 %, once and for all with this seed)."""
         g = torch.Generator().manual_seed(3)
         entries = by_head(16).entries
         found = []
-        for _ in range(6):
+        for _ in range(13):
             given = answer_gradients(tiny(kind), text(), torch.arange(LENGTH), 16, g)
             found.append(answer_of(kind, given, 16).predict(entries).value)
-        mean, error = torch.tensor(found).mean(), torch.tensor(found).std() / 6**0.5
+        mean, error = torch.tensor(found).mean(), torch.tensor(found).std() / 13**0.5
         exact = exact_answer(kind).predict(entries).value
         assert float(error) < 0.2 * exact
         assert abs(float(mean) - exact) < 5 * float(error)
@@ -449,7 +449,7 @@ class TestTrials:
     @pytest.mark.parametrize("kind", KINDS)
     def test_are_made_with_the_model_itself(self, kind):
         loaded, windows = tiny(kind), torch.cat([text(1), text(2)])
-        one = Answering(loaded, windows, 2 * LENGTH, 4, 0)
+        one = Answering(loaded, windows, 2 * LENGTH, 16, 0)
         for passage in range(2):
             one.read(passage)
 
@@ -461,8 +461,10 @@ class TestTrials:
                 loaded.model(input_ids=windows[passage : passage + 1])
         found = one.tried(one.found())
         assert found.trials.shape == (3, 2, 2)
-        predicted, measured = found.trials.mean(2).T
-        assert bool((predicted.diff() >= 0).all())
+        assert bool((found.trials[:, 0].mean(1).diff() >= 0).all())
+        # one text of a classifier, drawn once, says little
+        again = [found, *(one.tried(one.found()) for _ in range(7 if kind == "classifier" else 0))]
+        predicted, measured = torch.stack([each.trials for each in again]).mean((0, 3)).T
         assert bool((measured / predicted > 0.25).all())
         assert bool((measured / predicted < 3).all())
         assert float(found.alone.sum()) >= float(one.found().alone.sum())

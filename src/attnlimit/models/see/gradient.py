@@ -117,11 +117,22 @@ def _gradients(
         signs = torch.randint(2, answer.shape, generator=generator).to(answer) * 2 - 1
         target = (signs * answer).sum()
     else:
-        labels = torch.multinomial(answer.detach().exp().cpu(), 1, generator=generator).to(answer.device)
-        target = answer.gather(1, labels).sum()
+        target = answer.gather(1, _labels(answer.detach(), generator)).sum()
     given = torch.autograd.grad(target, outputs, retain_graph=again, allow_unused=True)
     pairs = zip(outputs, given, strict=True)
     return [torch.zeros_like(out) if one is None else one.detach() for out, one in pairs]
+
+
+def _labels(
+    answer: Float[Tensor, "positions classes"], generator: torch.Generator
+) -> Int[Tensor, "positions 1"]:
+    """A label drawn at each position, by the running sum of its law: torch.multinomial takes six times as long."""
+    place = torch.rand(len(answer), 1, generator=generator, dtype=torch.float64).to(answer.device)
+    found = []
+    for law, share in zip(answer.split(AT_ONCE), place.split(AT_ONCE), strict=True):
+        below = law.exp().double().cumsum(-1)
+        found.append(torch.searchsorted(below, share * below[:, -1:]))
+    return torch.cat(found)
 
 
 def spread_rows(length: int, count: int, generator: torch.Generator) -> Int[Tensor, " m"]:

@@ -173,7 +173,7 @@ class TestAims:
 
 def _least(run: Run) -> float:
     """4 drawn keys in each of 8 heads, or all that a query sees."""
-    return 8 * float(run.answer.seen[0, 0].clamp_max(4).mean())
+    return 8 * float(run.answer.counted(run.answer.seen[0, 0].clamp_max(4)).mean())
 
 
 class TestPredict:

@@ -54,9 +54,11 @@ class Window(NamedTuple):
     points: int
     agree: float
     """Relative difference between this and two points less above which the whole circle is taken."""
+    nodes: int
+    """Of the integral along the circle near the real axis."""
 
 
-WINDOWS = {FINE: Window(0.25, 16, 1e-6), ROUGH: Window(0.4, 8, 5e-3)}
+WINDOWS = {FINE: Window(0.25, 16, 1e-6, 13), ROUGH: Window(0.4, 8, 5e-3, 8)}
 
 
 class Found(NamedTuple):
@@ -251,7 +253,7 @@ def _between(
     rest: Rest, keys: Condensed, tau: Tensor, n: Tensor, stands_for: Tensor, between: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """E‖Γ_n − Γ‖² and the bias from coins at log odds in steps of a window's spacing; and where they do not depend on the window."""
-    spacing, points, agree = WINDOWS[keys.precision]
+    spacing, points, agree, nodes = WINDOWS[keys.precision]
     number, size = rest.number, torch.where(between, n, rest.number / 2)
     middle = (size / (number - size)).log() / spacing
     place = torch.where(between, middle.floor(), torch.nan)
@@ -265,7 +267,9 @@ def _between(
     )
     near = near.clamp(0, grid.shape[1] - 1)
     alone = slice(1 if bool((size == size[:1]).all() and (number == number[0]).all()) else None)
-    window = partial(_continue, size[alone], number[alone], middle[alone], spacing)  # one row may serve all
+    window = partial(
+        _continue, size[alone], number[alone], middle[alone], spacing, nodes
+    )  # one row may serve all
     weight = window(points)
     squares, bias = _near(rest, sums, near, weight, stands_for)
     wide, narrow = (weight * squares).sum(-1), (window(points - 2) * squares[..., 1:-1]).sum(-1)
@@ -303,13 +307,14 @@ def _near(
 
 
 def _continue(
-    n: Tensor, number: Tensor, middle: Tensor, spacing: float, window: int
+    n: Tensor, number: Tensor, middle: Tensor, spacing: float, nodes: int, window: int
 ) -> Float[Tensor, "m k i"]:
     """What the values at `window` points of the grid count in the integral over the circle, P(N = n)⁻¹ (2π)⁻¹ ∫ (1 − p + p e^{iθ})^R
     e^{−inθ} L(log odds + iθ) dθ, L the polynomial through the points around the log odds, `middle` in units of the spacing."""
     p = n / number
     place = middle.floor() - window // 2 + 1
-    theta = (0.6 / (n * (1 - p)).sqrt())[..., None] * (torch.arange(13, dtype=n.dtype, device=n.device) + 0.5)
+    steps = torch.arange(nodes, dtype=n.dtype, device=n.device) + 0.5
+    theta = (7.8 / nodes / (n * (1 - p)).sqrt())[..., None] * steps
     kernel = (
         number[..., None] * torch.log1p(p[..., None] * torch.expm1(1j * theta)) - 1j * n[..., None] * theta
     )

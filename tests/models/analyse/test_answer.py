@@ -131,16 +131,18 @@ def answer_of(kind: str, given: dict[int, Tensor], draws: int = 1, grouped: bool
     """At every query, with given gradients."""
     loaded, ids = tiny(kind), text()
     one = Answering(loaded, ids, LENGTH, draws, 0, grouped)
-    one.rows, one.gradients, one.passages = torch.arange(LENGTH), given, [0] * LENGTH
-    one.weights = [1.0] * LENGTH
+    one.passages, one.weights = [0] * LENGTH, [1.0] * LENGTH
 
     def look(call: Any) -> None:
-        for head in range(call.heads):
-            one.add(call, head)
+        one.add(call, torch.arange(LENGTH), given[call.layer])
 
     with torch.no_grad(), observe(loaded.model, look):
         loaded.model(input_ids=ids)
     return one.found()
+
+
+def read(one: Answering, passage: int) -> None:
+    one.read(passage, lambda call, out: None, lambda: None)
 
 
 @cache
@@ -295,17 +297,16 @@ class TestAnswering:
         loaded = tiny("causal-lm")
         windows = torch.cat([text(1), text(2)])
         one = Answering(loaded, windows, 10, 2, 0)
+        layers: list[int] = []
         for passage in range(2):
-            one.read(passage)
-            rows = one.rows
-            assert rows.tolist() == sorted(set(rows.tolist()))
-            with torch.no_grad(), observe(loaded.model, lambda call: one.add(call, 0)):
-                loaded.model(input_ids=windows[passage : passage + 1])
+            one.read(passage, lambda call, out: layers.append(call.layer), lambda: layers.append(-1))
+        assert layers == [0, 1, -1, -1] * 2  # looked at in the forward pass, finished after the backward one
         found = one.found()
         assert found.passage.tolist() == [0] * 5 + [1] * 5
-        assert found.seen.shape == (2, 1, 10)
-        assert found.seen[0, 0, 5:].tolist() == [float(row) + 1 for row in rows]
-        assert found.squares.shape == (2, 1, 10, 18, len(found.share))
+        assert found.seen.shape == (2, 4, 10)
+        for rows in found.seen[0, 0].split(5):
+            assert rows.tolist() == sorted(set(rows.tolist()))
+        assert found.squares.shape == (2, 4, 10, 18, len(found.share))
         assert found.unit == "nats"
 
     @pytest.mark.parametrize("kind", ["causal-lm", "encoder"])
@@ -316,14 +317,7 @@ class TestAnswering:
         found = []
         for seed in range(16):
             one = Answering(loaded, text(), queries, 16, seed)
-            one.read(0)
-
-            def look(call: Any, one: Answering = one) -> None:
-                for head in range(call.heads):
-                    one.add(call, head)
-
-            with torch.no_grad(), observe(loaded.model, look):
-                loaded.model(input_ids=text())
+            read(one, 0)
             answer = one.found()
             alike = replace(answer, weight=torch.ones(queries))
             terms = [part.mean(2).sum() for each in (answer, alike) for part in each.terms(entries)]
@@ -451,14 +445,7 @@ class TestTrials:
         loaded, windows = tiny(kind), torch.cat([text(1), text(2)])
         one = Answering(loaded, windows, 2 * LENGTH, 16, 0)
         for passage in range(2):
-            one.read(passage)
-
-            def look(call: Any) -> None:
-                for head in range(call.heads):
-                    one.add(call, head)
-
-            with torch.no_grad(), observe(loaded.model, look):
-                loaded.model(input_ids=windows[passage : passage + 1])
+            read(one, passage)
         found = one.tried(one.found())
         assert found.trials.shape == (3, 2, 2)
         assert bool((found.trials[:, 0].mean(1).diff() >= 0).all())

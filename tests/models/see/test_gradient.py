@@ -77,7 +77,8 @@ def targets(full: Tensor, kind: str, draws: int, generator: torch.Generator) -> 
             signs = torch.randint(2, full.shape, generator=generator).to(full) * 2 - 1
             found.append(lambda now, signs=signs: (signs * now).sum())
         else:
-            labels = gradient._labels(full.float(), generator)
+            place = torch.rand(len(full), 1, generator=generator, dtype=torch.float64)
+            labels = gradient._label(full.float().exp(), place)
             found.append(lambda now, labels=labels: now.gather(1, labels).sum())
     return found
 
@@ -162,7 +163,7 @@ def test_too_little_memory(problem, monkeypatch):
     def fail(*_: Any) -> Tensor:
         raise problem
 
-    monkeypatch.setattr(gradient, "model_answer", fail)
+    monkeypatch.setattr(gradient, "_run", fail)
     loaded = tiny("encoder")
     with pytest.raises(
         ModelNotSupported, match=r"tiny over 12 tokens does not fit .*\(--tokens\), a smaller"
@@ -174,7 +175,7 @@ def test_other_problems_are_passed_on(monkeypatch):
     def fail(*_: Any) -> Tensor:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(gradient, "model_answer", fail)
+    monkeypatch.setattr(gradient, "_run", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         answer_gradients(tiny("encoder"), text(), torch.tensor([0]), 1, torch.Generator())
 
@@ -260,7 +261,8 @@ def test_labels_are_drawn_from_the_answer():
     law = torch.tensor(
         [[0.1, 0.2, 0.3, 0.15, 0.25], [0.01, 0.02, 0.9, 0.03, 0.04], [0.0, 0.4, 0.1, 0.2, 0.3]]
     ).repeat_interleave(20_000, 0)
-    drawn = gradient._labels(law.log(), torch.Generator().manual_seed(0))
+    place = torch.rand(len(law), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = gradient._label(law, place)
     assert drawn.shape == (60_000, 1)
     counts = torch.stack([one.flatten().bincount(minlength=5) for one in drawn.split(20_000)]).double()
     expected = 20_000 * law[::20_000].double()

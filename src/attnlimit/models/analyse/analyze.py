@@ -29,6 +29,7 @@ from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call, wide
 from attnlimit.models.see.gradient import OFF, unit
 from attnlimit.models.see.interface import observe
+from attnlimit.models.see.layers import attention_layers
 from attnlimit.models.see.load import Loaded, load, run_backbone
 from attnlimit.models.see.memory import Memory, available_memory, estimate_memory
 from attnlimit.models.see.moments import Moments
@@ -133,13 +134,15 @@ def analyze(
         work.go_on(kept.read())
     if work.batch and note is not None:
         note(f"Going on after passage {work.batch} of {len(batches)}, which are there from before.")
+    layers = len(batches) * len(attention_layers(loaded.model))
+    work.total = layers if answering is None else 2 * layers + answering.passes
     for batch in batches[work.batch :]:
-        if answering is not None:
-            answering.read(work.batch)
-        looking = work.outputs.attached(loaded.model)
-        with torch.no_grad(), looking, observe(loaded.model, work.handle) as observed:
-            work.total = len(batches) * len(observed.layers) + (answering.passes if answering else 0)
-            run_backbone(loaded, input_ids=batch.to(loaded.device))
+        with work.outputs.attached(loaded.model):
+            if answering is not None:
+                answering.read(work.batch, work.look, work.step)
+            else:
+                with torch.no_grad(), observe(loaded.model, work.handle):
+                    run_backbone(loaded, input_ids=batch.to(loaded.device))
         work.batch += 1
         if kept is not None:
             kept.write(work.state())
@@ -262,6 +265,12 @@ class _Work:
             self.answering.go_on(state["answer"])
 
     def handle(self, call: Call) -> Tensor:
+        out = call.output().contiguous()
+        self.look(call, out)
+        return out
+
+    def look(self, call: Call, out: Tensor) -> None:
+        """At one layer, whose outputs are these."""
         plain = call.bias is None and call.softcap is None and call.sink is None
         if self.pooled and not plain:
             raise ModelNotSupported(
@@ -272,9 +281,7 @@ class _Work:
         places = self.plan.at(self.batch).to(call.query.device)
         side_by_side(lambda head: self._head(call, head, places), range(call.heads))
         self.step()
-        out = call.output().contiguous()
         self.outputs.expect(call.layer, out, places)
-        return out
 
     def step(self) -> None:
         """One more layer, or trial, is done."""
@@ -299,8 +306,6 @@ class _Work:
             hidden = scores == -torch.inf
             own = None if call.own_key is None else rows + call.own_key
             one.add(Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink), own)
-        if self.answering is not None:
-            self.answering.add(call, head)
 
     def reports(self) -> list[HeadReport]:
         """Of the heads at whose queries something was measured."""

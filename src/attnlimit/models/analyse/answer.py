@@ -49,34 +49,37 @@ class Answering:
     ) -> None:
         self.loaded, self.windows, self.draws, self.grouped = loaded, windows, draws, grouped
         self.each = max(1, queries // len(windows))
-        self.generator = torch.Generator().manual_seed(seed)
-        self.gradients: dict[int, Float[Tensor, "draws m heads dv"]] = {}
-        self.rows, self.group = torch.empty(0, dtype=torch.long), 1
+        self.generator, self.group = torch.Generator().manual_seed(seed), 1
         self.share = shares(windows.shape[1])
         self.terms: dict[tuple[int, int], list[tuple[Tensor, ...]]] = {}
         self.passages: list[int] = []
         self.weights: list[float] = []
 
-    def read(self, passage: int) -> None:
-        """Go through a passage with a graph, and back, and choose its queries by their part in the answer's error.
+    def read(self, passage: int, look: Callable[[Call, Tensor], object], done: Callable[[], object]) -> None:
+        """Go through a passage with a graph, in which calls and what they put out are looked at, and back; choose queries by their part
+        in the answer's error; and find what every head adds to it there, layer by layer.
 
-        That is about Σ ‖g‖² spread² over heads (see designs.by_query): few queries have most of it, and drawn alike they would
-        say little of the others."""
+        That part is about Σ ‖g‖² spread² over heads (see designs.by_query): few queries have most of it, and drawn alike they
+        would say little of the others. The graph has q, k and v of all layers anyway."""
         ids = self.windows[passage : passage + 1]
         some = spread_rows(ids.shape[1], max(LOOKED_AT, self.each), self.generator)
         squares: dict[int, Float[Tensor, "heads some"]] = {}
+        calls: list[Call] = []
 
-        def look(call: Call) -> None:
+        def see(call: Call, out: Tensor) -> None:
+            look(call, out)
             found = side_by_side(lambda head: _spread_square(call, head, some), range(call.heads))
             squares[call.layer] = torch.stack(found)
+            calls.append(call)
 
-        gradients = answer_gradients(self.loaded, ids, some, self.draws, self.generator, look)
+        gradients = answer_gradients(self.loaded, ids, some, self.draws, self.generator, see)
         sizes = [(gradients[k].square().sum((0, 3)).T.cpu() * one).sum(0) for k, one in squares.items()]
         chosen, weight = drawn_by_size(torch.stack(sizes).sum(0), self.each, self.generator)
-        self.rows = some[chosen]
-        self.gradients = {layer: one[:, chosen] for layer, one in gradients.items()}
         self.passages += [passage] * len(chosen)
         self.weights += weight.tolist()
+        for call in calls:
+            self.add(call, some[chosen], gradients[call.layer][:, chosen])
+            done()
 
     def state(self) -> dict[str, Any]:
         """All that the passages so far have added, and where the generator stands."""
@@ -89,12 +92,18 @@ class Answering:
             setattr(self, name, state[name])
         self.generator.set_state(state["generator"])
 
-    def add(self, call: Call, head: int) -> None:
-        """One head at the passage's queries; with the first of a group, all of it."""
+    @torch.no_grad()
+    def add(self, call: Call, rows: Int[Tensor, " m"], gradient: Float[Tensor, "draws m heads dv"]) -> None:
+        """One layer at some queries, with the answer's gradients there: each head, or each group of heads that read the same keys."""
         self.group = call.groups if self.grouped else 1
-        if head % self.group:
-            return
-        rows, heads = self.rows.to(call.query.device), range(head, head + self.group)
+        rows, gradient = rows.to(call.query.device), gradient.to(call.query.device).double()
+        first = range(0, call.heads, self.group)
+        found = side_by_side(lambda head: self._head(call, head, rows, gradient), first)
+        for head, terms in enumerate(found):
+            self.terms.setdefault((call.layer, head), []).append(terms)
+
+    def _head(self, call: Call, head: int, rows: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        heads = range(head, head + self.group)
         value = call.value[0, head // call.groups].double()
         scores = torch.stack([call.scores(0, one, rows) for one in heads]).double()
         hidden = scores == -torch.inf
@@ -104,8 +113,7 @@ class Answering:
         weight = torch.stack(
             [call.weights(one[None, None], h)[0, 0] for one, h in zip(scores, heads, strict=True)]
         )
-        gradient = self.gradients[call.layer][:, :, head : head + self.group].to(value.device).double()
-        values = torch.einsum("kd,smhd->hmks", value, gradient)
+        values = torch.einsum("kd,smhd->hmks", value, gradient[:, :, head : head + self.group])
         sinks = [None if call.sink is None else call.sink[one].float().expand(len(rows)) for one in heads]
         seen = [Seen(*one) for one in zip(scores, values, hidden, sinks, strict=True)]
         rest, squares = ~(kept | hidden[0]), group_squares(seen, weight, kept, self.share)
@@ -115,8 +123,7 @@ class Answering:
         biases = [_kept_alone(one, each, kept) for one, each in zip(weight, values, strict=True)]
         alone = torch.stack(biases).sum(0)
         found = (squares * scale, alone.square().sum(-1).T * scale, number.T, width.T, (~hidden[0]).sum(1))
-        place = (call.layer, head // self.group)
-        self.terms.setdefault(place, []).append(tuple(one.float().cpu() for one in found))
+        return tuple(one.float().cpu() for one in found)
 
     def found(self) -> Answer:
         """All terms, by layer and head."""
@@ -194,14 +201,13 @@ class Answering:
         return found
 
 
-@torch.no_grad()
 def _spread_square(call: Call, head: int, rows: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
     """How widely the keys that are not kept differ in what they do to the outputs of some queries."""
-    scores = call.scores(0, head, rows).detach()
+    scores = call.scores(0, head, rows)
     own = None if call.own_key is None else rows.to(scores.device) + call.own_key
     rest = ~(USUAL.without(place=own is None).mask(scores, own) | (scores == -torch.inf))
     weight = call.weights(scores[None, None], head)[0, 0]
-    parts = contributions(weight, call.value[0, head // call.groups].detach().to(weight))
+    parts = contributions(weight, call.value[0, head // call.groups].to(weight))
     return rest_spread(parts, rest)[1][:, 0].square().cpu()
 
 

@@ -171,8 +171,9 @@ class Measured:
         visible, effective = torch.cat(self.visible), torch.cat(self.effective, 1)
         horizon = float(self.moments.horizon())
         sharp = exponents(horizon)
-        curves = [self._curves(k) for k in range(len(self.samplings))]
-        ways = tuple(Way(one, rms) for one, (rms, *_) in zip(self.samplings, curves, strict=True))
+        (first, *band), *others = (self._curves(k) for k in range(len(self.samplings)))
+        rms = [first, *(one[0] for one in others)]
+        ways = tuple(Way(one, curve) for one, curve in zip(self.samplings, rms, strict=True))
         exponent, between = self._exponent(ways[0].curve, float(visible.mean()))
         return HeadReport(
             layer=layer,
@@ -186,7 +187,7 @@ class Measured:
             visible_keys=float(visible.mean()),
             shares={key: float(torch.cat(parts).mean()) for key, parts in self.shares.items()},
             ways=ways,
-            band=(curves[0][1], curves[0][2]),
+            band=(band[0], band[1]),
             local_exponent=exponent,
             exponent_range=between,
             asymptotic_exponent=float(sharp.rms),
@@ -196,7 +197,8 @@ class Measured:
         )
 
     def _curves(self, k: int) -> tuple[ErrorCurve, ...]:
-        """Of one sampling: rms over queries, median and 90 % of them. They end where the last query draws all it can."""
+        """Of one sampling: rms over queries; of the first also the median and 90 % of them. They end where the last query draws all it
+        can."""
         sampling, kept = self.samplings[k], torch.cat([one[k] for one in self.kept])
         square, rest = torch.cat([one[k] for one in self.squares]), torch.cat(self.visible) - kept
         error = square.clamp_min(0).sqrt() / torch.cat(self.limits).mean().sqrt().clamp_min(1e-30)
@@ -216,7 +218,8 @@ class Measured:
                 tuple(grid), errors.cpu(), statistic=statistic, method=method, keys=keys.cpu(), full=full
             )
 
-        quantiles = (curve(error.quantile(q, dim=0), name) for name, q in QUANTILES.items())
+        some = QUANTILES.items() if k == 0 else ()
+        quantiles = (curve(error.quantile(q, dim=0), name) for name, q in some)
         return curve(error.square().mean(0).sqrt(), "rms"), *quantiles
 
     def _exponent(self, curve: ErrorCurve, visible: float) -> tuple[float | None, tuple[int, int]]:

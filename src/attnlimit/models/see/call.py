@@ -162,6 +162,12 @@ class Call:
             sink=None if self.sink is None else self.sink[heads],
         )
 
+    def detached(self) -> Call:
+        """The same call out of the graph that it is made in."""
+        names = ("query", "key", "value", "bias", "sink")
+        given = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: one.detach() for name, one in given.items() if one is not None})
+
     def block_scores(self, rows: Tensor, stretch: slice = slice(None)) -> Tensor:
         """(B, Hq, m, k), at least float32: `scores` of all texts and heads at once, hidden keys not left out."""
         size, key_heads = self.key.shape[:2]

@@ -48,10 +48,10 @@ def answer_gradients(
     rows: Int[Tensor, " m"],
     draws: int,
     generator: torch.Generator,
-    look: Callable[[Call], object] | None = None,
+    look: Callable[[Call, Float[Tensor, "1 length heads dv"]], object] | None = None,
 ) -> dict[int, Float[Tensor, "draws m heads dv"]]:
-    """g by layer, at some queries of one text, `draws` times: one forward pass with its graph, in which every call can be looked
-    at, and a backward pass a draw."""
+    """g by layer, at some queries of one text, `draws` times: one forward pass with its graph, in which every call and what it puts
+    out can be looked at, and a backward pass a draw."""
     outputs: dict[int, Tensor] = {}
 
     def keep(call: Call) -> Tensor:
@@ -60,19 +60,23 @@ def answer_gradients(
                 f"{loaded.name} calls {call.name} more than once for a text, so the gradient of its answer is not known: "
                 f"{OFF}."
             )
-        out = call.output()
+        out = call.output().contiguous()
         outputs[call.layer] = out if out.requires_grad else out.detach().requires_grad_()
         if look is not None:
-            look(call)
+            with torch.no_grad():
+                look(call.detached(), out.detach())
         return outputs[call.layer]
 
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
-        answer = model_answer(loaded, ids.to(loaded.device))
-        heads = list(outputs.values())
-        found = [_gradients(answer, heads, loaded.kind, generator, k + 1 < draws) for k in range(draws)]
+        output, heads = _run(loaded, ids.to(loaded.device)), list(outputs.values())
+        end = answer_of(loaded, output) if loaded.kind == "encoder" else output.logits.flatten(0, -2)
+        found = []
+        for draw in range(draws):
+            pull, again = _pull(end.detach(), loaded.kind, generator), draw + 1 < draws
+            found.append(torch.autograd.grad(end, heads, pull, retain_graph=again, materialize_grads=True))
     return {
-        layer: torch.stack([one[place][0, rows.to(one[place].device)].float() for one in found])
-        for place, layer in enumerate(outputs)
+        layer: torch.stack([one[0, rows.to(one.device)].float() for one in each])
+        for layer, each in zip(outputs, zip(*found, strict=True), strict=True)
     }
 
 
@@ -91,7 +95,11 @@ def _enough_memory(loaded: Loaded, ids: Tensor) -> Iterator[None]:
 
 def model_answer(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Tensor:
     """What a model says of one text."""
-    return answer_of(loaded, loaded.model(input_ids=ids, **decoder_inputs(loaded, ids)))
+    return answer_of(loaded, _run(loaded, ids))
+
+
+def _run(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Any:
+    return loaded.model(input_ids=ids, **decoder_inputs(loaded, ids))
 
 
 def answer_of(loaded: Loaded, output: Any) -> Float[Tensor, "positions classes"] | Float[Tensor, " d"]:
@@ -110,29 +118,24 @@ def answer_error(full: Tensor, sampled: Tensor) -> float:
     return max(0.0, total / len(full))
 
 
-def _gradients(
-    answer: Tensor, outputs: list[Tensor], kind: str, generator: torch.Generator, again: bool
-) -> list[Tensor]:
+def _pull(end: Tensor, kind: str, generator: torch.Generator) -> Tensor:
+    """The gradient that is drawn, in the embedding itself or in the logits: of log p(y), that is 1 at the label less p."""
     if kind == "encoder":
-        signs = torch.randint(2, answer.shape, generator=generator).to(answer) * 2 - 1
-        target = (signs * answer).sum()
-    else:
-        target = answer.gather(1, _labels(answer.detach(), generator)).sum()
-    given = torch.autograd.grad(target, outputs, retain_graph=again, allow_unused=True)
-    pairs = zip(outputs, given, strict=True)
-    return [torch.zeros_like(out) if one is None else one.detach() for out, one in pairs]
+        return torch.randint(2, end.shape, generator=generator).to(end) * 2 - 1
+    pull, place = torch.empty_like(end), torch.rand(len(end), 1, generator=generator, dtype=torch.float64)
+    for logits, share, out in zip(*(one.split(AT_ONCE) for one in (end, place, pull)), strict=True):
+        law = logits.float().softmax(-1)
+        label = _label(law, share.to(law.device))
+        out.copy_(law.neg_().scatter_add_(1, label, torch.ones_like(label, dtype=law.dtype)))
+    return pull
 
 
-def _labels(
-    answer: Float[Tensor, "positions classes"], generator: torch.Generator
+def _label(
+    law: Float[Tensor, "positions classes"], share: Float[Tensor, "positions 1"]
 ) -> Int[Tensor, "positions 1"]:
-    """A label drawn at each position, by the running sum of its law: torch.multinomial takes six times as long."""
-    place = torch.rand(len(answer), 1, generator=generator, dtype=torch.float64).to(answer.device)
-    found = []
-    for law, share in zip(answer.split(AT_ONCE), place.split(AT_ONCE), strict=True):
-        below = law.exp().double().cumsum(-1)
-        found.append(torch.searchsorted(below, share * below[:, -1:]))
-    return torch.cat(found)
+    """Where the running sum of each law passes a share of it: torch.multinomial takes six times as long."""
+    below = law.double().cumsum(-1)
+    return torch.searchsorted(below, share * below[:, -1:])
 
 
 def spread_rows(length: int, count: int, generator: torch.Generator) -> Int[Tensor, " m"]:

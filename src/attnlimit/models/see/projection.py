@@ -38,6 +38,7 @@ class OutputShares:
         self.waiting = (layer, output.data_ptr(), rows)
         self.shape = output.shape
 
+    @torch.no_grad()
     def _called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.waiting is None or not args or not isinstance(args[0], Tensor):
             return

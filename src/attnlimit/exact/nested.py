@@ -68,7 +68,7 @@ def nested_squares(
     error = values - (log_weight.exp()[:, None] @ values)
     bits = torch.arange(len(kept))[:, None, None]
     patterns, of_key = torch.unique((rest.long() << bits).sum(0), return_inverse=True)
-    belongs = (patterns[:, None] >> bits[:, 0, 0]) & 1 == 1
+    plan = _plan((patterns[:, None] >> bits[:, 0, 0]) & 1 == 1)
     order = scores.argsort(1)
     order = order.gather(1, of_key.gather(1, order).argsort(dim=1, stable=True))
     node = (0.25 - share.log2()).floor().long()  # of the chances 2^{−½}, ½, ¼, …
@@ -84,12 +84,23 @@ def nested_squares(
     for rows in torch.arange(len(scores)).split(BLOCK):
         here = slice(int(rows[0]), int(rows[-1]) + 1)
         run_compiled(_accumulate, len(rows), *(one[here] for one in inputs), cell, total, sums)
-        run_compiled(
-            _settle, len(rows), belongs.contiguous(), few[here], node, cell, total, sums, found[here]
-        )
+        run_compiled(_settle, len(rows), *plan, few[here], node, cell, total, sums, found[here])
     if bool(few.any()):
         run_compiled(_by_sets, len(scores), log_weight, error, left, few, share.double(), found)
     return found
+
+
+def _plan(belongs: Bool[Tensor, "classes sets"]) -> tuple[Tensor, Tensor, Tensor]:
+    """The order in which the sums of sets are made; from which other's each starts, or −1; and which classes come to it."""
+    classes = [frozenset(np.flatnonzero(one)) for one in belongs.T.numpy()]
+    turn = sorted(range(len(classes)), key=lambda one: len(classes[one]))
+    start, more = torch.full((len(turn),), -1), belongs.clone()
+    for place, own in enumerate(turn):
+        inside = [one for one in turn[:place] if classes[one] <= classes[own]]
+        if inside:  # the last has most classes
+            start[own] = inside[-1]
+            more[:, own] &= ~belongs[:, inside[-1]]
+    return torch.tensor(turn), start, more.contiguous()
 
 
 def _cells(last: int, points: int) -> Int[Tensor, "t 3"]:
@@ -200,30 +211,44 @@ def _accumulate(
 
 
 def _settle(
-    start: int, stop: int, rest: Any, few: Any, node: Any, cell: Any, total: Any, sums: Any, out: Any
+    start: int,
+    stop: int,
+    turn: Any,
+    smaller: Any,
+    more: Any,
+    few: Any,
+    node: Any,
+    cell: Any,
+    total: Any,
+    sums: Any,
+    out: Any,
 ) -> None:
     """The integral over T for every set and n, from the sums over classes."""
-    sets, p, last = rest.shape[1], total.shape[2] - 2, cell[-1, 1] - 1
+    sets, p, last = len(turn), total.shape[2] - 2, cell[-1, 1] - 1
+    of_set, of_whole = np.empty((sets, *sums.shape[2:])), np.empty((sets, 2 + p))
     chance = 0.5 ** np.arange(last + 1.0)
     chance[0] = math.sqrt(0.5)
     log_odds, spent = np.log(chance / (1.0 - chance)), np.empty(sums.shape[3])
     for i in range(start, stop):
-        for s in range(sets):
-            if few[i, s]:
-                continue
-            every, whole = np.zeros(sums.shape[2:]), np.zeros(2 + p)
-            for kind in range(rest.shape[0]):
-                if rest[kind, s]:
+        for s in turn:
+            every, whole = of_set[s], of_whole[s]
+            if smaller[s] < 0:
+                every[:], whole[:] = 0.0, 0.0
+            else:
+                every[:], whole[:] = of_set[smaller[s]], of_whole[smaller[s]]
+            for kind in range(len(more)):
+                if more[kind, s]:
                     for k in range(len(every)):
                         here, one = every[k], sums[i, kind, k]
                         for t in range(len(here)):
                             here[t] += one[t]
                     whole += total[i, kind]
             left, kept = whole[0], 1.0 - whole[1]
-            if left == 0.0:
+            if left == 0.0 or few[i, s]:
                 continue
+            pulled = whole[2:].copy()
             if kept < 1e-12:  # nothing is kept, but for rounding
-                kept, whole[2:] = 0.0, 0.0
+                kept, pulled[:] = 0.0, 0.0
             for t in range(len(cell)):
                 before, lean, curve = 0.0, 0.0, 0.0
                 for b in range(cell[t, 1] - 1, cell[t, 0] - 1, -1):  # R log(1 + z) − Σ log(1 + ze^{−y})
@@ -297,7 +322,7 @@ def _settle(
                         A0 = (
                             every[7 + m, here]
                             + d * (a1 + d * (a2 / 2.0 + d * a3 / 6.0))
-                            - chance[b] * whole[2 + m]
+                            - chance[b] * pulled[m]
                         )
                         a1, a2 = a1 + d * (a2 + d * a3 / 2.0), a2 + d * a3
                         A1, A2, A3 = (

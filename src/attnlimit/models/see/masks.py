@@ -212,8 +212,8 @@ def pick(matrix: Tensor, batch: Tensor, head: Tensor | int, rows: Tensor, keys: 
 
 def lazy_mask(
     batch_size: int,
-    q_length: int,
-    kv_length: int,
+    q_length: int | None = None,
+    kv_length: int = 0,
     q_offset: Any = 0,
     kv_offset: Any = 0,
     mask_function: Rule = causal,
@@ -224,6 +224,9 @@ def lazy_mask(
     device, use_vmap and more that a rule does not need)."""
     if isinstance(attention_mask, RuleMask):  # generation made it before the forward pass
         return attention_mask
+    if q_length is None:  # transformers 5.3 gives the places of the queries
+        places = options["cache_position"]
+        q_length, q_offset, options["device"] = len(places), places[0], places.device
     key_start, device = int(kv_offset), torch.device(options.get("device", "cpu"))
     if attention_mask is not None:
         attention_mask = attention_mask.to(device=device, dtype=torch.bool)

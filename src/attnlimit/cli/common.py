@@ -203,6 +203,9 @@ def print_json(result: dict[str, Any]) -> None:
 def progress(what: str, rate_of: str = "") -> Iterator[Callable[..., None]]:
     """A bar on a terminal, nothing in a pipe; yields a function of (done, total, failed). With `rate_of`, how many of these
     end in a second."""
+    if not err.is_terminal:  # some versions of rich would end it with an empty line
+        yield lambda *counts: None
+        return
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -211,7 +214,7 @@ def progress(what: str, rate_of: str = "") -> Iterator[Callable[..., None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[failed]}", style="red"),
     )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(what, total=None, rate="", failed="")
 
         def step(done: int, total: int, failed: int = 0) -> None:

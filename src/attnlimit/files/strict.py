@@ -106,7 +106,8 @@ def _kept(hint: Any) -> Any:
     inner, origin = get_args(hint), get_origin(hint)
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
         dtype = torch.float64 if "float64" in hint.dtypes else torch.int64
-        return Annotated[Tensor, PlainValidator(partial(_array, dtype)), PlainSerializer(Tensor.tolist)]
+        plain = PlainSerializer(lambda one: one.tolist())
+        return Annotated[Tensor, PlainValidator(partial(_array, dtype)), plain]
     if is_dataclass(hint):
         return Annotated[hint, OwnRecord if hasattr(hint, "from_dict") else ByFields]
     if not inner or origin is Annotated:

@@ -341,12 +341,15 @@ def _not_loaded(source: Source, problem: Exception) -> ModelNotSupported:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
+    """Without bars, and without a table of weights that are not needed: those that are missing are told by us."""
     log = transformers.utils.logging
-    shown = log.is_progress_bar_enabled()
+    shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
     log.disable_progress_bar()
+    log.set_verbosity_error()
     try:
         yield
     finally:
+        log.set_verbosity(level)
         if shown:
             log.enable_progress_bar()
 

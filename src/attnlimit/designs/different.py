@@ -350,13 +350,13 @@ def _turned_coins(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log Π q, ‖Σ r wu‖² + Σ (r − r²) w²‖u‖² and Σ r wu for q = 1 − p + p z e^{−y}, r = p z e^{−y}/q and |z| = 1, in real parts:
     complex logarithms are slow."""
-    vector, square, many = keys.vector.double(), keys.square.double()[..., None], keys.number[..., None]
+    vector, square, many = keys.vector, keys.square.double()[..., None], keys.number[..., None]
     along, across = angle.cos() * seen, angle.sin() * seen
     q = 1 - p + along
     size = q.square() + across.square()
     r, s = (along * q + across.square()) / size, (1 - p) * across / size
     log_phi = torch.complex(0.5 * size.log() @ many, torch.atan2(across, q) @ many)
-    drift = torch.complex((r * y) @ vector, (s * y) @ vector)
+    drift = torch.complex(*(((one * y).to(vector) @ vector).double() for one in (r, s)))
     noise = (r * (1 - r) + s.square()) * y.square() @ square, s * (1 - 2 * r) * y.square() @ square
     return log_phi, drift.square().sum(-1, keepdim=True) + torch.complex(*noise), drift
 

@@ -149,11 +149,11 @@ WORKS = {
 
 
 def killed(process: Any, heard: Any, moments: random.Random) -> tuple[bool, int]:
-    """Let it say something a few times, kill it at a random moment before it would again, however fast or slow this machine
-    is; whether it was still at work, and the last that it said."""
+    """Let it say something a few times, or now and then many, as trials of budgets are made in one go; kill it at a random moment before it
+    would again, however fast or slow this machine is; whether it was still at work, and the last that it said."""
     last, before, gap = 0, time.monotonic(), 0.3
     try:
-        for _ in range(moments.randrange(6)):
+        for _ in range(moments.choice((*range(6), 30))):
             last = heard.recv()
             gap, before = time.monotonic() - before, time.monotonic()
         time.sleep(moments.uniform(0, gap))

@@ -286,7 +286,7 @@ class _Work:
     def step(self) -> None:
         """One more layer, or trial, is done."""
         self.done += 1
-        if self.progress is not None and self.total:  # not known where all passages are there from before
+        if self.progress is not None:
             self.progress(self.done, self.total)
 
     def _head(self, call: Call, head: int, places: Tensor) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from attnlimit.cli import app
 from attnlimit.files import records, tensors
 from attnlimit.files.lock import locked
-from attnlimit.models.analyse import analyze as analysing
+from attnlimit.models.analyse import answer
 
 transformers = pytest.importorskip("transformers")
 READ = ["--text", "t.txt", "--tokens", "24", "--passages", "3", "--queries", "4"]
@@ -57,8 +57,8 @@ def test_an_analysis_goes_on_after_a_full_disk(model, monkeypatch) -> None:
     assert "make room there" in told
     assert not list(Path("parts").glob(".*"))  # no half of a file
     read = []
-    count = analysing.run_backbone
-    monkeypatch.setattr(analysing, "run_backbone", lambda *a, **k: (read.append(1), count(*a, **k)))
+    count = answer.answer_gradients
+    monkeypatch.setattr(answer, "answer_gradients", lambda *a, **k: (read.append(1), count(*a, **k))[1])
     assert "Going on after passage 2 of 3, which are there from before." in analysed(model, "parts")
     assert len(read) == 1
     assert numbers("parts") == numbers("whole")

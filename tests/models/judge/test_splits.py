@@ -126,7 +126,7 @@ def test_memory_is_said_before_the_model_runs(bert, articles, monkeypatch):
     def stop(*args, **kwargs):
         raise RuntimeError("the model ran")
 
-    monkeypatch.setattr("attnlimit.models.analyse.analyze.run_backbone", stop)
+    monkeypatch.setattr("attnlimit.models.analyse.answer.answer_gradients", stop)
     with pytest.raises(RuntimeError, match="the model ran"):
         analyze(bert, articles, reading=Reading(tokens=32, passages=1, queries=2), before=said.append)
     assert said[0].weights == sum(one.numel() * 4 for one in bert.model.parameters())

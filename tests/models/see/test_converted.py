@@ -7,6 +7,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+import transformers
 
 from attnlimit.files.cache import cache_folder
 from attnlimit.models import load
@@ -53,6 +54,26 @@ def test_the_packaged_language_model_is_kept_with_its_tokenizer(smollm) -> None:
     assert again.tokenizer.special_tokens_map == smollm.tokenizer.special_tokens_map
     assert again.tokenizer.chat_template == smollm.tokenizer.chat_template
     assert torch.equal(again.model(**ids).logits, smollm.model(**ids).logits)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_tokenizer_that_comes_back_another_is_not_kept(same, tmp_path, monkeypatch) -> None:
+    class Tokenizer:
+        def __init__(self, first: int) -> None:
+            self.first = first
+
+        def __call__(self, text: str) -> dict[str, list[int]]:
+            return {"input_ids": [self.first, *map(ord, text)]}
+
+        def save_pretrained(self, folder: Path) -> tuple[str, ...]:
+            (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+            return str(folder / "tokenizer.json"), str(folder / "added_tokens.json")
+
+    monkeypatch.setattr(
+        transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: Tokenizer(1 if same else 2)
+    )
+    converted._keep_tokenizer(Tokenizer(1), tmp_path)
+    assert (tmp_path / "tokenizer.json").exists() == same
 
 
 def test_dtype_task_and_file_each_have_an_entry(tiny_gguf, cache) -> None:

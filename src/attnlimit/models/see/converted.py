@@ -22,13 +22,15 @@ from attnlimit.files.cache import cache_folder
 
 LEFT_BEHIND = 86400.0
 """Seconds after which a half-written entry belongs to a process that was killed."""
+PROBE = "How many keys do 12 heads need?\n\tNaïve, “quoted” <b>words</b>… and  spaces."
+"""A tokenizer is kept only if it still writes this as it did."""
 _READING = threading.Lock()
 
 
 def place(file: Path, transformers_version: str, *choices: object) -> Path:
     """Where a GGUF file's model is kept: elsewhere if the file, the choices or transformers change."""
     facts = file.stat()
-    known = (file.name, facts.st_size, facts.st_mtime_ns, transformers_version, *choices)
+    known = (file.name, facts.st_size, facts.st_mtime_ns, transformers_version, PROBE, *choices)
     key = hashlib.sha256("\0".join(map(str, known)).encode()).hexdigest()
     return cache_folder() / "gguf" / f"{file.stem[:80]}-{key[:24]}"
 
@@ -79,7 +81,7 @@ def keep(model: Any, tokenizer: Any | None, folder: Path) -> str:
         _tidy(folder.parent)
         model.save_pretrained(new)
         if tokenizer is not None:
-            tokenizer.save_pretrained(new)
+            _keep_tokenizer(tokenizer, new)
         for file in new.iterdir():
             with file.open("rb") as written:
                 os.fsync(written.fileno())
@@ -89,6 +91,18 @@ def keep(model: Any, tokenizer: Any | None, folder: Path) -> str:
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return ""
+
+
+def _keep_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save it, unless what is read again writes a text with other tokens, as some do with transformers 5.3: then that of the GGUF file is read
+    every time."""
+    from transformers import AutoTokenizer
+
+    written = tokenizer.save_pretrained(folder)
+    again = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if again(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
+        for file in map(Path, written):
+            file.unlink(missing_ok=True)
 
 
 def _tidy(folder: Path) -> None:

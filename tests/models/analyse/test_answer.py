@@ -386,6 +386,17 @@ class TestGroups:
         )
         assert apart != pytest.approx(exact, rel=0.05)
 
+    def test_weights_that_sum_to_1_but_for_rounding_have_no_sink(self, generator):
+        scores = torch.randn(3, 1, 9, generator=generator, dtype=torch.float64)
+        values = torch.randn(3, 1, 9, 1, generator=generator, dtype=torch.float64)
+        weight, kept = scores.softmax(-1), torch.zeros(1, 1, 9, dtype=torch.bool)
+        seen, share = [Seen(*one) for one in zip(scores, values, strict=True)], torch.tensor([0.5]).double()
+        exact = group_squares(seen, weight / weight.sum(-1, keepdim=True), kept, share)
+        less = weight.clone()
+        less[0, 0, 0] -= 4e-16  # the other two heads have none
+        less[1:, 0, 0] += 4e-16
+        torch.testing.assert_close(group_squares(seen, less, kept, share), exact, rtol=1e-9, atol=0)
+
     def test_keys_are_those_that_key_heads_give(self):
         chosen = replace(by_head(7, replace(BASE, top=4)), group=2)
         with torch.no_grad(), sampled_attention(tiny("causal-lm").model, chosen, generator=0) as attended:

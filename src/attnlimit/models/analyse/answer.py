@@ -228,16 +228,16 @@ def group_squares(
     pairs = torch.combinations(torch.arange(len(seen)))
     some = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[:PAIRS]]
     # what a sink takes has no value, −Γ beside the others: one more key, which all keep
-    sink = (1 - weight.sum(-1, keepdim=True)).clamp_min(0)
+    sink = 1 - weight.sum(-1, keepdim=True)
+    sink = sink.masked_fill(sink < 1e-12, 0)  # rounding
     weight, always = torch.cat([weight, sink], -1), torch.ones_like(kept[..., :1])
     kept, hidden = torch.cat([kept, always], -1), (weight == 0).all(0)
     for one, other in some.tolist():
         pulls = [_pulls(weight[place], seen[place].values) for place in (one, other)]
         for x, part in zip(*np.polynomial.legendre.leggauss(NODES), strict=True):
-            mixed = torch.lerp(weight[other], weight[one], (1 + x) / 2)
-            each = mixed.clamp_min(1e-300)[..., None]
+            mixed = torch.lerp(weight[other], weight[one], (1 + x) / 2).clamp_min(1e-300)
             for sign in (1, -1):
-                both = Seen(mixed.log(), (pulls[0] + sign * pulls[1]) / each, hidden)
+                both = Seen(mixed.log(), (pulls[0] + sign * pulls[1]) / mixed[..., None], hidden)
                 total += sign * part / 4 * len(pairs) / len(some) * nested_squares(both, kept, share)
     return total
 

@@ -21,9 +21,8 @@ TOKENS, QUERIES = 1024, 16
 def run(quick: bool) -> dict[str, object]:
     tokens = 256 if quick else TOKENS
     loaded, text = load("smollm2"), texts()
-    analyze.analyze(
-        loaded, text, reading=Reading(tokens=300, passages=1, queries=4, answer=1)
-    )  # loops are compiled
+    short = Reading(tokens=300, passages=1, queries=4, answer=1)
+    analyze.analyze(loaded, text, reading=short)  # loops are compiled
     window = token_windows(loaded.tokenizer, text, tokens, most=1)
 
     def forward() -> object:

@@ -267,9 +267,8 @@ def _between(
     )
     near = near.clamp(0, grid.shape[1] - 1)
     alone = slice(1 if bool((size == size[:1]).all() and (number == number[0]).all()) else None)
-    window = partial(
-        _continue, size[alone], number[alone], middle[alone], spacing, nodes
-    )  # one row may serve all
+    rows = size[alone], number[alone], middle[alone]  # one may serve all
+    window = partial(_continue, *rows, spacing, nodes)
     weight = window(points)
     squares, bias = _near(rest, sums, near, weight, stands_for)
     wide, narrow = (weight * squares).sum(-1), (window(points - 2) * squares[..., 1:-1]).sum(-1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
+
+from attnlimit.numerics.threads import free_threads, side_by_side
 
 
 @cache
@@ -23,32 +23,15 @@ def has_numba() -> bool:
     return True
 
 
-def run_compiled(loop: Callable[..., None], count: int, *tensors: Tensor, threads: int | None = None) -> None:
-    """loop(start, stop, *arrays) over the rows 0 … count − 1, compiled, shared out over so many threads, by default torch's number.
-
-    Plain threads, and not numba's own: a second pool of spinning workers would slow torch's down.
-    """
+def run_compiled(
+    loop: Callable[..., None], count: int, *given: Tensor | np.ndarray, threads: int | None = None
+) -> None:
+    """loop(start, stop, *arrays) over the rows 0 … count − 1, compiled, shared out over so many threads, by default torch's number."""
     compiled = _compile(loop)
-    arrays = [tensor.detach().numpy() for tensor in tensors]
-    workers = max(1, min(count, threads or torch.get_num_threads()))
-    if workers == 1:
-        compiled(0, count, *arrays)
-        return
+    arrays = [one.detach().numpy() if isinstance(one, Tensor) else one for one in given]
+    workers = max(1, min(count, threads or free_threads()))
     edges = [count * k // workers for k in range(workers + 1)]
-    pool = _threads(workers - 1)
-    jobs = [pool.submit(compiled, edges[k], edges[k + 1], *arrays) for k in range(1, workers)]
-    compiled(0, edges[1], *arrays)
-    for job in jobs:
-        job.result()
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "attnlimit")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not come along
+    side_by_side(lambda k: compiled(edges[k], edges[k + 1], *arrays), range(workers), threads)
 
 
 @cache

@@ -47,7 +47,9 @@ from_bits: Any = _read_as(REAL, types.int32, types.float32)
 def _prefetch(context: Any, array: Any, place: Any) -> Any:
     def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
         address = builder.bitcast(_place(target, builder, signature.args[0], *given), BYTE.as_pointer())
-        options = (WHOLE(number) for number in (0, 3, 1))  # to read, into all caches, data
+        options = (
+            WHOLE(number) for number in (0, 2, 1)
+        )  # to read, into all caches but the first, which has room for few that are on their way, data
         _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), address, *options)
         return target.get_dummy_value()
 
@@ -101,10 +103,15 @@ def _reaching(
         first = _row_start(target, builder, signature.args[0], rows, r, start)
         numbers, inside = _lanes(target, builder, signature.args[0], rows, first, builder.sub(end, start))
         hit = builder.and_(inside, builder.fcmp_ordered(">=", numbers, _spread(builder, least)))
-        count = ir.VectorType(WHOLE, LANES)(list(range(LANES)))
-        place = builder.add(_spread(builder, builder.trunc(start, WHOLE)), count)
-        to = _place(target, builder, signature.args[5], found, number)
-        _call(builder, f"llvm.masked.compressstore.v{LANES}i32", ir.VoidType(), place, to, hit)
+        # one by one: some processors take longer to store a compressed vector than for all of its numbers
+        bits: Any = cgutils.alloca_once_value
+        left = bits(builder, builder.zext(builder.bitcast(hit, ir.IntType(LANES)), WHOLE))
+        begin = builder.trunc(start, WHOLE)
+        with cgutils.for_range(builder, _many(builder, hit)) as loop:
+            now = builder.load(left)
+            to = _place(target, builder, signature.args[5], found, builder.add(number, loop.index))
+            builder.store(builder.add(begin, builder.cttz(now, ir.IntType(1)(1))), to)
+            builder.store(builder.and_(now, builder.sub(now, WHOLE(1))), left)
         return builder.add(number, _many(builder, hit))
 
     return types.int64(rows, types.int64, types.int64, types.int64, types.float32, found, types.int64), make

@@ -1,21 +1,53 @@
-"""Many small pieces of work side by side: one thread of torch's for each, instead of all for every small product."""
+"""Many small pieces of work side by side: one thread of torch's for each, instead of all for every small product.
+
+After its work a thread of torch's waits some 10 ms for more, and so busily that nobody else can use its core. Where torch's threads
+are those of GNU's OpenMP they are therefore asked to do the pieces themselves; elsewhere threads of Python's stand in for them.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+PIECES = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int | None = None) -> list[R]:
+    """[work(item) for every item], as many at once as torch has threads, or as told, each with one thread inside.
+
+    Small tensors gain nothing from torch's own threads, whose waiting costs more than the work.
+    """
+    given, wanted = list(items), threads or free_threads()
+    workers, openmp = min(wanted, len(given)), _openmp()
+    if workers <= 1:
+        return [work(item) for item in given]
+    if openmp is None:
+        # a new thread learns of the one thread only when torch asks, which products of matrices do not
+        with one_thread():
+            return list(_python_threads(workers).map(work, given))
+    return _by_openmp(openmp, workers, work, given)
+
+
+def free_threads() -> int:
+    """Torch's threads that a piece of work may use: one among pieces side by side."""
+    openmp = _openmp()
+    return 1 if openmp is not None and openmp.omp_in_parallel() else torch.get_num_threads()
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Of torch's: after a product on several, these wait for the next one for some 10 ms, and so busily that nobody else can work."""
+    """Of torch's."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -24,14 +56,45 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def side_by_side(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """[work(item) for every item], as many at once as torch has threads, each with one thread inside.
+def _by_openmp(openmp: Any, workers: int, work: Callable[[T], R], given: list[T]) -> list[R]:
+    """Threads take the next piece until none is left, so that it does not matter how many there are."""
+    left, found, wrong = iter(range(len(given))), {}, []
 
-    Small tensors gain nothing from torch's own threads, whose waiting costs more than the work.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return [work(item) for item in items]
-    # a new thread learns of the one thread only when torch asks, which products of matrices do not
-    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return list(pool.map(work, items))
+    def take(_: object) -> None:
+        try:
+            for k in left:
+                found[k] = work(given[k])
+        except BaseException as error:  # it must not leave through C: it is raised below
+            wrong.append(error)
+
+    openmp.GOMP_parallel(PIECES(take), None, workers, 0)
+    if wrong:
+        raise wrong[0]
+    return [found[k] for k in range(len(given))]
+
+
+@cache
+def _openmp() -> Any:
+    """GNU's OpenMP that torch has loaded, if there is one."""
+    for path in Path(torch.__file__).parent.glob("lib/libgomp*.so*"):
+        try:
+            return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:  # there, but not loaded
+            continue
+    return None
+
+
+@cache
+def _python_threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attnlimit", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _after_fork() -> None:
+    """No threads come along, and OpenMP waits for its own for ever."""
+    global _openmp
+    _python_threads.cache_clear()
+    _openmp = cache(lambda: None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnlimit.designs import Kept
 from attnlimit.models.attend import decoding, reading
-from attnlimit.models.attend.decoding import Copies, Decoder, read_step
+from attnlimit.models.attend.decoding import Copies, Decoder, Rows, read_step
 from attnlimit.models.attend.dense import placed_stretches, seen_limits
 from attnlimit.models.attend.reading import Wanted, read_keys
 from attnlimit.models.attend.sampled import sampled_attention
@@ -74,7 +74,7 @@ class TestAgainstAllScores:
             padding = torch.arange(KEYS) >= torch.tensor([[0], [37]])
             one = replace(one, mask=replace(one.mask, padding=padding))
         wanted = as_wanted(one, Kept(own=True, sinks=4, window=7, top=30), n, group)
-        step = read_step(one, wanted, copied(one, group))
+        step = read_step(one, Rows.of(one, wanted), copied(one, group), wanted.order)
         scores = one.block_scores(torch.zeros(1, dtype=torch.long))
         for compiled in (True, False):
             monkeypatch.setattr(reading, "has_numba", lambda compiled=compiled: compiled)
@@ -113,11 +113,12 @@ class TestError:
         )
         named = replace(one, value=torch.eye(KEYS)[None, None])
         nothing = as_wanted(named, self.KEPT, 0, 1)
-        kept = read_step(named, nothing, copied(named)).output[0, 0, 0] > 0
+        kept = read_step(named, Rows.of(named, nothing), copied(named), nothing.order).output[0, 0, 0] > 0
         first = torch.cat([kept.nonzero()[:, 0], (~kept).nonzero()[:, 0]])
         scores = one.scores(0, 0, slice(None))
         passage = Passage(scores[:, first], one.value[0, 0, first], torch.tensor([0]))
-        out = read_step(many, as_wanted(many, self.KEPT, self.N, 1, weight=weight), copied(many)).output
+        wanted = as_wanted(many, self.KEPT, self.N, 1, weight=weight)
+        out = read_step(many, Rows.of(many, wanted), copied(many), wanted.order).output
         return out[:, 0, 0], passage, kept
 
     @pytest.mark.parametrize("weight", ["rest", "plain"])

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlimit.models.attend.dense import placed_stretches, seen_limits
@@ -31,6 +32,8 @@ LEAST_KEYS = 2048
 """With fewer keys it is as fast to make all scores."""
 TILE = 16
 """Keys whose best score is noted together (as in attnlimit.models.attend.scanning)."""
+MANY = 2**40
+"""Keys: more than there are."""
 ROOM = 1024
 """Keys that there is room for beyond those of the text, at least."""
 
@@ -76,8 +79,42 @@ class Copies:
         from attnlimit.models.attend import scanning
 
         old = min(self.filled, keys - 1)
-        run_compiled(scanning.copy, len(self.small), key, torch.tensor([old, keys]), self.unit, self.small)
+        given = (key, torch.tensor([old, keys]), self.unit, self.small)
+        run_compiled(scanning.copy, len(self.small), *given, threads=1 if old else None)
         self.filled = keys
+
+
+@dataclass(eq=False)
+class Rows:
+    """What a step is to read, as the compiled loops have it: one row for each text and head. See `Wanted`."""
+
+    seen: Int[np.ndarray, "rows 3"]
+    placed: Int[np.ndarray, "rows 6"]
+    top: Int[np.ndarray, " rows"]
+    n: Int[np.ndarray, " rows"]
+    start: Int[np.ndarray, " rows"]
+    rest: Bool[np.ndarray, " rows"]
+    sink: Float[np.ndarray, " rows"]
+    numbers: Float[np.ndarray, "2"]
+    """Scale of scores and their cap (0: none)."""
+    group: int
+    most: int
+    """Keys that a group reads at most."""
+
+    @classmethod
+    def of(cls, call: Call, wanted: Wanted) -> Rows:
+        """From what is wanted of one query of each text and head."""
+        seen, placed, top, n, _, start = (one.numpy() for one in wanted.rows())
+        size, group = len(call.query), wanted.group
+        kept = ((placed[:, 1::2] - placed[:, ::2]).sum(1) + top).reshape(-1, group).sum(1)
+        return cls(
+            *(one.copy() for one in (seen, placed, top, n, start)),
+            wanted.rest.repeat(size).numpy(),
+            sink_scores(call).repeat(size).numpy(),
+            np.array([call.scale, call.softcap or 0.0], np.float32),
+            group,
+            int((kept + n[::group]).max()),
+        )
 
 
 @dataclass(eq=False)
@@ -87,6 +124,7 @@ class Decoder:
     generator: torch.Generator
     group: int = 1
     copies: dict[int, Copies] = field(default_factory=dict)
+    rows: dict[int, tuple[tuple[object, ...], Rows]] = field(default_factory=dict)
     _seen: tuple[object, Tensor | None] = (None, None)
 
     def step(self, call: Call, budgets: Sequence[HeadBudget]) -> Read | None:
@@ -95,21 +133,45 @@ class Decoder:
         seen = self.seen(call) if _known(call, budgets, self.group) else None
         if seen is None:
             return None
-        size, heads, keys = len(call.query), call.heads, int(seen[..., 1].max())
+        keys = int(seen[..., 1].max())
         copies = self._copies(call, keys)
-        wanted = Wanted(
-            seen=seen.expand(size, heads, 1, 3),
-            placed=placed_stretches(call, budgets, torch.zeros(1, dtype=torch.long)),
-            top=torch.tensor([one.sampling.kept.top for one in budgets])[:, None].expand(size, heads, 1),
-            n=torch.tensor([keys if one.n is None else one.n for one in budgets])[:, None].expand(
-                size, heads, 1
-            ),
-            order=copies.order,
-            start=torch.randint(copies.order.shape[-1], (size, heads, 1), generator=self.generator),
-            rest=torch.tensor([one.sampling.weight == "rest" for one in budgets]),
-            group=self.group,
+        return read_step(call, self._rows(call, tuple(budgets), seen, copies), copies)
+
+    def _rows(self, call: Call, budgets: tuple[HeadBudget, ...], seen: Tensor, copies: Copies) -> Rows:
+        """What the last step of the layer was to read, moved on to this one's query, where only that is another."""
+        size, heads, room = len(call.query), call.heads, copies.room
+        start = torch.randint(room, (size, heads, 1), generator=self.generator)
+        plain = (*budgets, size, call.scale, call.softcap, call.own_key is None)
+        simple = call.mask.padding is None and call.sink is None  # type: ignore[union-attr]
+        known = self.rows.get(call.layer)
+        if (
+            known is None
+            or known[0] != plain
+            or not simple
+            or any(one.sampling.kept.around for one in budgets)
+        ):
+            wanted = Wanted(
+                seen=seen.expand(size, heads, 1, 3),
+                placed=placed_stretches(call, budgets, torch.zeros(1, dtype=torch.long)),
+                top=torch.tensor([one.sampling.kept.top for one in budgets])[:, None].expand(size, heads, 1),
+                n=torch.tensor([MANY if one.n is None else one.n for one in budgets])[:, None].expand(
+                    size, heads, 1
+                ),
+                order=copies.order,
+                start=start,
+                rest=torch.tensor([one.sampling.weight == "rest" for one in budgets]),
+                group=self.group,
+            )
+            known = self.rows[call.layer] = (plain, Rows.of(call, wanted))
+            return known[1]
+        rows = known[1]
+        rows.seen[:], rows.start = (
+            seen.expand(size, heads, 1, 3).reshape(-1, 3).numpy(),
+            start.flatten().numpy(),
         )
-        return read_step(call, wanted, copies)
+        if call.own_key is not None:
+            rows.placed[:, 2:4] += call.own_key + 1 - rows.placed[:, 3:4]
+        return rows
 
     def seen(self, call: Call) -> Int[Tensor, "b _ 1 3"] | None:
         """The stretch of keys that each query sees, None where it has holes; found once for all layers."""
@@ -145,33 +207,30 @@ def _known(call: Call, budgets: Sequence[HeadBudget], group: int) -> bool:
     )
 
 
-def read_step(call: Call, wanted: Wanted, copies: Copies) -> Read:
-    """Scan the copies, choose keys, and attend to them."""
+def read_step(
+    call: Call, rows: Rows, copies: Copies, order: Int[Tensor, "b groups room"] | None = None
+) -> Read:
+    """Scan the copies, choose keys, and attend to them. They are drawn in the copies' orders, or those told."""
     from attnlimit.models.attend import loops, scanning
 
-    (size, heads, _, _), (pairs, tiles) = call.query.shape, copies.small.shape[:2]
+    (size, heads, _, _), (pairs, tiles), group = call.query.shape, copies.small.shape[:2], rows.group
     query = call.query.reshape(size * heads, -1).contiguous()
     key, value = (one.contiguous().flatten(0, 1) for one in (call.key, call.value))
-    rows = wanted.rows()
+    order = (copies.order if order is None else order).flatten(0, 1)
     steps = pairs * -(-tiles // scanning.STRETCH)
-    run_compiled(scanning.scan, steps, query, copies.unit, copies.small, rows[0], copies.scores, copies.best)
+    run_compiled(
+        scanning.scan, steps, query, copies.unit, copies.small, rows.seen, copies.scores, copies.best
+    )
     out = torch.empty(size * heads, call.value.shape[-1])
-    read = torch.empty(size * heads // wanted.group, dtype=torch.long)
-    chosen = torch.empty(len(read), min(copies.room, _most_read(wanted)), dtype=torch.int32)
-    given = (query, key, value, copies.scores, copies.best, *rows, wanted.rest.repeat(size))
-    numbers = torch.tensor([call.scale, call.softcap or 0.0])
-    sinks = sink_scores(call).repeat(size)
-    run_compiled(loops.attend_steps, len(read), *given, numbers, sinks, out, chosen, read)
+    read = torch.empty(size * heads // group, dtype=torch.long)
+    chosen = torch.empty(len(read), min(copies.room, rows.most), dtype=torch.int32)
+    scans, sizes = (copies.scores, copies.best), (rows.top, rows.n)
+    given = (query, key, value, *scans, rows.seen, rows.placed, *sizes, order, rows.start)
+    run_compiled(loops.attend_steps, len(read), *given, rows.rest, rows.numbers, rows.sink, out, chosen, read)
     together = read
-    if wanted.group < call.groups:
+    if group < call.groups:
         together = torch.empty(pairs, dtype=torch.long)
-        run_compiled(loops.count_together, pairs, chosen, read, copies.scores[0], together)
-    distinct = read.view(size, -1, 1).repeat_interleave(wanted.group, 1)
-    return Read(out.view(size, 1, heads, -1), wanted.seen[..., 2], distinct, together.view(size, -1, 1))
-
-
-def _most_read(wanted: Wanted) -> int:
-    """Keys that a group reads at most."""
-    placed = (wanted.placed[..., 1::2] - wanted.placed[..., ::2]).sum(-1)
-    kept = (placed + wanted.top).unflatten(1, (-1, wanted.group)).sum(2)
-    return int((kept + wanted.n[:, :: wanted.group]).max())
+        run_compiled(loops.count_together, pairs, chosen, read, copies.scores[0], together, threads=1)
+    seen = torch.tensor(rows.seen[:, 2]).view(size, heads, 1)
+    distinct = read.view(size, -1, 1).repeat_interleave(group, 1)
+    return Read(out.view(size, 1, heads, -1), seen, distinct, together.view(size, -1, 1))

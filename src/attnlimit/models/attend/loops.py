@@ -16,7 +16,7 @@ import numpy as np
 from attnlimit.numerics.compiled import part
 from attnlimit.numerics.instructions import LANES, prefetch, raise_to, reach, reaching
 
-AHEAD = 8
+AHEAD = 16
 """How many keys before it is read a key is asked for."""
 LINE = 16
 """Numbers that memory gives at once."""

@@ -45,6 +45,11 @@ class Attended:
     forward_calls: list[int] = field(default_factory=list)
     """How often each layer was called."""
 
+    @classmethod
+    def nothing(cls, layers: int, heads: int) -> Attended:
+        """Before the first call."""
+        return cls(*torch.zeros(4, layers, heads, dtype=torch.float64))
+
     @property
     def share(self) -> float:
         """Keys attended to over those of full attention."""
@@ -61,14 +66,13 @@ class Attended:
 
     def count(self, call: Call, read: Read) -> None:
         """Add the queries of a call."""
-        real = real_queries(call)[:, None].double()
-        for total, part in (
-            (self.keys, read.distinct),
-            (self.seen, read.seen),
-            (self.queries, real.bool()),
-            (self.group, read.together.repeat_interleave(call.groups, 1)),
-        ):
-            total[call.layer] += (part * real).sum((0, 2)).cpu()
+        together = read.together.repeat_interleave(call.groups, 1)
+        parts = torch.stack([read.distinct, read.seen, torch.ones_like(read.seen), together])
+        if call.real is not None:
+            parts = parts * call.real.to(parts.device)[:, None]
+        totals = (self.keys, self.seen, self.queries, self.group)
+        for total, part in zip(totals, parts.sum((1, 3)).cpu(), strict=True):
+            total[call.layer] += part
 
     def __repr__(self) -> str:
         if not bool(self.seen.sum() > 0):
@@ -102,9 +106,7 @@ def sampled_attention(
     """
     budgets.check_fits(model)
     source = as_generator(generator)
-    nothing = torch.zeros(budgets.layers, budgets.heads, dtype=torch.float64)
-    attended = Attended(nothing, nothing.clone(), nothing.clone(), nothing.clone())
-
+    attended = Attended.nothing(budgets.layers, budgets.heads)
     decoder = Decoder(source, budgets.group)
 
     def attend(call: Call) -> Tensor | None:
@@ -171,11 +173,10 @@ def _full(call: Call) -> Read:
 
 
 def _refuse_nothing(call: Call, budgets: Sequence[HeadBudget], read: Read) -> None:
-    nothing = (read.distinct == 0) & (read.seen > 0)
-    if call.sink is None and bool(nothing.any()):
-        nothing &= real_queries(call)[:, None]
-        if not bool(nothing.any()):
-            return
+    if call.sink is not None or bool(read.distinct.all()):
+        return
+    nothing = (read.distinct == 0) & (read.seen > 0) & real_queries(call)[:, None]
+    if bool(nothing.any()):
         one = budgets[int(nothing.nonzero()[0, 1])]
         raise InputError(
             f"Layer {one.layer}, head {one.head}: a query sees none of its kept keys ({one.sampling.kept}) and samples none, "

@@ -20,6 +20,8 @@ import torch
 T = TypeVar("T")
 R = TypeVar("R")
 
+ENOUGH = 8
+"""Pieces for each thread."""
 PIECES = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -37,6 +39,24 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int | None
         with one_thread():
             return list(_python_threads(workers).map(work, given))
     return _by_openmp(openmp, workers, work, given)
+
+
+class Waiting:
+    """Pieces of work that may wait for others, so that all threads have as much to do."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Callable[[], object]] = []
+
+    def add(self, pieces: Iterable[Callable[[], object]]) -> None:
+        """To be done now or later."""
+        self.pieces += pieces
+        if len(self.pieces) >= ENOUGH * free_threads():
+            self.finish()
+
+    def finish(self) -> None:
+        """Do those that wait."""
+        pieces, self.pieces = self.pieces, []
+        side_by_side(lambda piece: piece(), pieces)
 
 
 def free_threads() -> int:

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +45,7 @@ from attnlimit.models.see.text import (
     texts,
     token_windows,
 )
-from attnlimit.numerics.threads import side_by_side
+from attnlimit.numerics.threads import Waiting
 
 POINTS, CONTEXT_POINTS = 24, 13
 NEAR_ALL = (0.85, 0.95)
@@ -143,6 +144,7 @@ def analyze(
             else:
                 with torch.no_grad(), observe(loaded.model, work.handle):
                     run_backbone(loaded, input_ids=batch.to(loaded.device))
+        work.waiting.finish()
         work.batch += 1
         if kept is not None:
             kept.write(work.state())
@@ -237,7 +239,7 @@ class _Plan:
 
 
 class _Work:
-    """Measures every head of every call, layer by layer; only the running layer's q, k, v exist."""
+    """Measures every head of every call, layer by layer; only q, k, v of the running layer and of few before it exist."""
 
     def __init__(self, plan: _Plan, progress: Progress | None, answering: Answering | None) -> None:
         self.answering = answering
@@ -245,7 +247,7 @@ class _Work:
         self.batch, self.total, self.done = 0, 0, 0
         self.causal = False
         self.heads: dict[tuple[int, int], Measured] = {}
-        self.outputs = OutputShares()
+        self.outputs, self.waiting = OutputShares(), Waiting()
 
     def state(self) -> dict[str, Any]:
         """All that the passages so far have added."""
@@ -279,7 +281,7 @@ class _Work:
             )
         self.causal |= call.mask.plain == "causal"
         places = self.plan.at(self.batch).to(call.query.device)
-        side_by_side(lambda head: self._head(call, head, places), range(call.heads))
+        self.waiting.add(partial(self._head, call, head, places) for head in range(call.heads))
         self.step()
         self.outputs.expect(call.layer, out, places)
 

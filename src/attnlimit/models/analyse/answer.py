@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from attnlimit.models.see.gradient import (
     unit,
 )
 from attnlimit.models.see.load import Loaded
-from attnlimit.numerics.threads import side_by_side
+from attnlimit.numerics.threads import Waiting, side_by_side
 
 LOOKED_AT, USUAL = 256, replace(BASE, top=24)
 """Queries of a passage, at most, whose errors are looked at roughly, and with what kept, to choose those that are analysed."""
@@ -54,6 +55,7 @@ class Answering:
         self.terms: dict[tuple[int, int], list[tuple[Tensor, ...]]] = {}
         self.passages: list[int] = []
         self.weights: list[float] = []
+        self.waiting = Waiting()
 
     def read(self, passage: int, look: Callable[[Call, Tensor], object], done: Callable[[], object]) -> None:
         """Go through a passage with a graph, in which calls and what they put out are looked at, and back; choose queries by their part
@@ -63,23 +65,24 @@ class Answering:
         would say little of the others. The graph has q, k and v of all layers anyway."""
         ids = self.windows[passage : passage + 1]
         some = spread_rows(ids.shape[1], max(LOOKED_AT, self.each), self.generator)
-        squares: dict[int, Float[Tensor, "heads some"]] = {}
         calls: list[Call] = []
 
         def see(call: Call, out: Tensor) -> None:
             look(call, out)
-            found = side_by_side(lambda head: _spread_square(call, head, some), range(call.heads))
-            squares[call.layer] = torch.stack(found)
             calls.append(call)
 
         gradients = answer_gradients(self.loaded, ids, some, self.draws, self.generator, see)
-        sizes = [(gradients[k].square().sum((0, 3)).T.cpu() * one).sum(0) for k, one in squares.items()]
+        places = [(call, head) for call in calls for head in range(call.heads)]
+        squares = torch.stack(side_by_side(lambda one: _spread_square(*one, some), places))
+        parts = zip(squares.split([call.heads for call in calls]), calls, strict=True)
+        sizes = [(gradients[call.layer].square().sum((0, 3)).T.cpu() * one).sum(0) for one, call in parts]
         chosen, weight = drawn_by_size(torch.stack(sizes).sum(0), self.each, self.generator)
         self.passages += [passage] * len(chosen)
         self.weights += weight.tolist()
         for call in calls:
             self.add(call, some[chosen], gradients[call.layer][:, chosen])
             done()
+        self.waiting.finish()
 
     def state(self) -> dict[str, Any]:
         """All that the passages so far have added, and where the generator stands."""
@@ -98,11 +101,10 @@ class Answering:
         self.group = call.groups if self.grouped else 1
         rows, gradient = rows.to(call.query.device), gradient.to(call.query.device).double()
         first = range(0, call.heads, self.group)
-        found = side_by_side(lambda head: self._head(call, head, rows, gradient), first)
-        for head, terms in enumerate(found):
-            self.terms.setdefault((call.layer, head), []).append(terms)
+        self.waiting.add(partial(self._head, call, head, rows, gradient) for head in first)
 
-    def _head(self, call: Call, head: int, rows: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    @torch.no_grad()
+    def _head(self, call: Call, head: int, rows: Tensor, gradient: Tensor) -> None:
         heads = range(head, head + self.group)
         value = call.value[0, head // call.groups].double()
         scores = torch.stack([call.scores(0, one, rows) for one in heads]).double()
@@ -123,10 +125,12 @@ class Answering:
         biases = [_kept_alone(one, each, kept) for one, each in zip(weight, values, strict=True)]
         alone = torch.stack(biases).sum(0)
         found = (squares * scale, alone.square().sum(-1).T * scale, number.T, width.T, (~hidden[0]).sum(1))
-        return tuple(one.float().cpu() for one in found)
+        place = call.layer, head // self.group
+        self.terms.setdefault(place, []).append(tuple(one.float().cpu() for one in found))
 
     def found(self) -> Answer:
         """All terms, by layer and head."""
+        self.waiting.finish()
         layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
         joined = {
             place: [torch.cat(part) for part in zip(*each, strict=True)] for place, each in self.terms.items()

@@ -95,7 +95,7 @@ class Rows:
     start: Int[np.ndarray, " rows"]
     rest: Bool[np.ndarray, " rows"]
     sink: Float[np.ndarray, " rows"]
-    numbers: Float[np.ndarray, "2"]
+    numbers: Float[np.ndarray, " two"]
     """Scale of scores and their cap (0: none)."""
     group: int
     most: int
@@ -108,12 +108,16 @@ class Rows:
         size, group = len(call.query), wanted.group
         kept = ((placed[:, 1::2] - placed[:, ::2]).sum(1) + top).reshape(-1, group).sum(1)
         return cls(
-            *(one.copy() for one in (seen, placed, top, n, start)),
-            wanted.rest.repeat(size).numpy(),
-            sink_scores(call).repeat(size).numpy(),
-            np.array([call.scale, call.softcap or 0.0], np.float32),
-            group,
-            int((kept + n[::group]).max()),
+            seen=seen.copy(),
+            placed=placed.copy(),
+            top=top,
+            n=n,
+            start=start,
+            rest=wanted.rest.repeat(size).numpy(),
+            sink=sink_scores(call).repeat(size).numpy(),
+            numbers=np.array([call.scale, call.softcap or 0.0], np.float32),
+            group=group,
+            most=int((kept + n[::group]).max()),
         )
 
 

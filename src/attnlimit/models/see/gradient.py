@@ -8,6 +8,7 @@ with random signs ε: the embedding moves by E‖·‖² ≈ E(gᵀδ)².
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from attnlimit.errors import ModelNotSupported
 from attnlimit.models.see.interface import Call, observe
@@ -133,9 +134,16 @@ def _pull(end: Tensor, kind: str, generator: torch.Generator) -> Tensor:
 def _label(
     law: Float[Tensor, "positions classes"], share: Float[Tensor, "positions 1"]
 ) -> Int[Tensor, "positions 1"]:
-    """Where the running sum of each law passes a share of it: torch.multinomial takes six times as long."""
-    below = law.double().cumsum(-1)
-    return torch.searchsorted(below, share * below[:, -1:])
+    """Where the running sum of each law passes a share of it, found first among blocks of classes, then in the block. (All running sums
+    would take ten times as long, torch.multinomial sixty.)"""
+    step = math.isqrt(law.shape[1]) + 1
+    blocks = pad(law, (0, -law.shape[1] % step)).unflatten(1, (-1, step))
+    below = blocks.sum(-1).double().cumsum(-1)
+    share = share * below[:, -1:]
+    block = torch.searchsorted(below, share).clamp_max(below.shape[1] - 1)
+    inside = blocks[torch.arange(len(law), device=law.device)[:, None], block][:, 0].double().cumsum(-1)
+    place = torch.searchsorted(inside, share - below.gather(1, block) + inside[:, -1:])
+    return (block * step + place.clamp_max(step - 1)).clamp_max(law.shape[1] - 1)
 
 
 def spread_rows(length: int, count: int, generator: torch.Generator) -> Int[Tensor, " m"]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attnlimit.numerics.threads import free_threads, side_by_side
+from attnlimit.numerics.threads import free_threads, side_by_side, torch_openmp
 
 
 @cache
@@ -28,10 +28,19 @@ def run_compiled(
 ) -> None:
     """loop(start, stop, *arrays) over the rows 0 … count − 1, compiled, shared out over so many threads, by default torch's number."""
     compiled = _compile(loop)
+    workers, openmp = max(1, min(count, threads or free_threads())), torch_openmp()
+    if workers > 1 and openmp is not None and all(map(_is_flat, given)):
+        from attnlimit.numerics.shared_out import share_out  # imports numba
+
+        share_out(openmp, compiled, count, workers, given)
+        return
     arrays = [one.detach().numpy() if isinstance(one, Tensor) else one for one in given]
-    workers = max(1, min(count, threads or free_threads()))
     edges = [count * k // workers for k in range(workers + 1)]
     side_by_side(lambda k: compiled(edges[k], edges[k + 1], *arrays), range(workers), threads)
+
+
+def _is_flat(one: Tensor | np.ndarray) -> bool:
+    return one.is_contiguous() if isinstance(one, Tensor) else one.flags.c_contiguous
 
 
 @cache

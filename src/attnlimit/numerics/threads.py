@@ -22,6 +22,7 @@ R = TypeVar("R")
 
 ENOUGH = 8
 """Pieces for each thread."""
+_OWN = os.getpid()
 PIECES = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -31,7 +32,7 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int | None
     Small tensors gain nothing from torch's own threads, whose waiting costs more than the work.
     """
     given, wanted = list(items), threads or free_threads()
-    workers, openmp = min(wanted, len(given)), _openmp()
+    workers, openmp = min(wanted, len(given)), torch_openmp()
     if workers <= 1:
         return [work(item) for item in given]
     if openmp is None:
@@ -61,7 +62,7 @@ class Waiting:
 
 def free_threads() -> int:
     """Torch's threads that a piece of work may use: one among pieces side by side."""
-    openmp = _openmp()
+    openmp = torch_openmp()
     return 1 if openmp is not None and openmp.omp_in_parallel() else torch.get_num_threads()
 
 
@@ -93,14 +94,20 @@ def _by_openmp(openmp: Any, workers: int, work: Callable[[T], R], given: list[T]
     return [found[k] for k in range(len(given))]
 
 
+def torch_openmp() -> Any:
+    """GNU's OpenMP that torch has loaded, if there is one. It has no threads in a process that was forked, and would wait for them."""
+    return _loaded() if os.getpid() == _OWN else None
+
+
 @cache
-def _openmp() -> Any:
-    """GNU's OpenMP that torch has loaded, if there is one."""
+def _loaded() -> Any:
     for path in Path(torch.__file__).parent.glob("lib/libgomp*.so*"):
         try:
-            return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            found = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         except OSError:  # there, but not loaded
             continue
+        found.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        return found
     return None
 
 
@@ -109,12 +116,5 @@ def _python_threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "attnlimit", initializer=torch.set_num_threads, initargs=(1,))
 
 
-def _after_fork() -> None:
-    """No threads come along, and OpenMP waits for its own for ever."""
-    global _openmp
-    _python_threads.cache_clear()
-    _openmp = cache(lambda: None)
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_python_threads.cache_clear)  # threads do not come along

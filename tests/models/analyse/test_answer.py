@@ -269,8 +269,7 @@ class TestKeys:
     def test_are_those_attended_to(self, kind, factor):
         """With the full model's own queries and keys in both layers: only rounding of two equal costs may differ."""
         loaded, chosen = tiny(kind), by_query(kind, factor)
-        nothing = torch.zeros(2, 4, dtype=torch.float64)
-        attended = Attended(*(nothing.clone() for _ in range(4)))
+        attended = Attended.nothing(2, 4)
 
         def count(call: Any) -> None:
             sampled_output(call, chosen.layer(call.layer), 0, attended=attended)

@@ -369,7 +369,7 @@ class TestCost:
             one = calls(model, inputs)[0]
             assert one.groups == 2
             named = replace(one, value=torch.eye(20).expand(2, 2, 20, 20))
-            attended = sampled.Attended(*(torch.zeros(1, 4, dtype=torch.float64) for _ in range(4)))
+            attended = sampled.Attended.nothing(1, 4)
             read = sampled_output(named, budgets, 7, per_query=per_query, attended=attended) > 0
             groups, keys, seen = [0, 0], [0] * 4, 0
             for batch, row in inputs["attention_mask"].nonzero().tolist():
@@ -642,8 +642,7 @@ class TestByQuery:
             {"input_ids": inputs["input_ids"][:1]},
             {"input_ids": inputs["input_ids"][1:, 5:]},
         ):
-            nothing = torch.zeros(2, 4, dtype=torch.float64)
-            attended = sampled.Attended(*(nothing.clone() for _ in range(4)))
+            attended = sampled.Attended.nothing(2, 4)
             for one in calls(model, given):
                 sampled_output(one, following(model, *FACTORS).layer(one.layer), 0, attended=attended)
             counts.append(attended.keys)

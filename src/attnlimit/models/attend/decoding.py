@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -88,14 +87,14 @@ class Copies:
 class Rows:
     """What a step is to read, as the compiled loops have it: one row for each text and head. See `Wanted`."""
 
-    seen: Int[np.ndarray, "rows 3"]
-    placed: Int[np.ndarray, "rows 6"]
-    top: Int[np.ndarray, " rows"]
-    n: Int[np.ndarray, " rows"]
-    start: Int[np.ndarray, " rows"]
-    rest: Bool[np.ndarray, " rows"]
-    sink: Float[np.ndarray, " rows"]
-    numbers: Float[np.ndarray, " two"]
+    seen: Int[Tensor, "rows 3"]
+    placed: Int[Tensor, "rows 6"]
+    top: Int[Tensor, " rows"]
+    n: Int[Tensor, " rows"]
+    start: Int[Tensor, " rows"]
+    rest: Bool[Tensor, " rows"]
+    sink: Float[Tensor, " rows"]
+    numbers: Float[Tensor, " two"]
     """Scale of scores and their cap (0: none)."""
     group: int
     most: int
@@ -104,18 +103,18 @@ class Rows:
     @classmethod
     def of(cls, call: Call, wanted: Wanted) -> Rows:
         """From what is wanted of one query of each text and head."""
-        seen, placed, top, n, _, start = (one.numpy() for one in wanted.rows())
+        seen, placed, top, n, _, start = wanted.rows()
         size, group = len(call.query), wanted.group
-        kept = ((placed[:, 1::2] - placed[:, ::2]).sum(1) + top).reshape(-1, group).sum(1)
+        kept = ((placed[:, 1::2] - placed[:, ::2]).sum(1) + top).view(-1, group).sum(1)
         return cls(
-            seen=seen.copy(),
-            placed=placed.copy(),
+            seen=seen.clone(),
+            placed=placed,
             top=top,
             n=n,
             start=start,
-            rest=wanted.rest.repeat(size).numpy(),
-            sink=sink_scores(call).repeat(size).numpy(),
-            numbers=np.array([call.scale, call.softcap or 0.0], np.float32),
+            rest=wanted.rest.repeat(size),
+            sink=sink_scores(call).repeat(size),
+            numbers=torch.tensor([call.scale, call.softcap or 0.0]),
             group=group,
             most=int((kept + n[::group]).max()),
         )
@@ -128,7 +127,7 @@ class Decoder:
     generator: torch.Generator
     group: int = 1
     copies: dict[int, Copies] = field(default_factory=dict)
-    rows: dict[int, tuple[tuple[object, ...], Rows]] = field(default_factory=dict)
+    rows: dict[int, tuple[object, Rows]] = field(default_factory=dict)
     _seen: tuple[object, Tensor | None] = (None, None)
 
     def step(self, call: Call, budgets: Sequence[HeadBudget]) -> Read | None:
@@ -142,39 +141,31 @@ class Decoder:
         return read_step(call, self._rows(call, tuple(budgets), seen, copies), copies)
 
     def _rows(self, call: Call, budgets: tuple[HeadBudget, ...], seen: Tensor, copies: Copies) -> Rows:
-        """What the last step of the layer was to read, moved on to this one's query, where only that is another."""
-        size, heads, room = len(call.query), call.heads, copies.room
-        start = torch.randint(room, (size, heads, 1), generator=self.generator)
-        plain = (*budgets, size, call.scale, call.softcap, call.own_key is None)
-        simple = call.mask.padding is None and call.sink is None  # type: ignore[union-attr]
-        known = self.rows.get(call.layer)
-        if (
-            known is None
-            or known[0] != plain
-            or not simple
-            or any(one.sampling.kept.around for one in budgets)
-        ):
-            wanted = Wanted(
-                seen=seen.expand(size, heads, 1, 3),
-                placed=placed_stretches(call, budgets, torch.zeros(1, dtype=torch.long)),
-                top=torch.tensor([one.sampling.kept.top for one in budgets])[:, None].expand(size, heads, 1),
-                n=torch.tensor([MANY if one.n is None else one.n for one in budgets])[:, None].expand(
-                    size, heads, 1
-                ),
-                order=copies.order,
-                start=start,
-                rest=torch.tensor([one.sampling.weight == "rest" for one in budgets]),
-                group=self.group,
-            )
-            known = self.rows[call.layer] = (plain, Rows.of(call, wanted))
-            return known[1]
-        rows = known[1]
-        rows.seen[:], rows.start = (
-            seen.expand(size, heads, 1, 3).reshape(-1, 3).numpy(),
-            start.flatten().numpy(),
+        """Those of the layer's last step, moved on to this one's query, where that alone is another; else new ones."""
+        shape, mask = (len(call.query), call.heads, 1), call.mask
+        start = torch.randint(copies.room, shape, generator=self.generator)
+        kind = (*budgets, shape, call.scale, call.softcap, call.own_key is None)
+        moves = isinstance(mask, RuleMask) and mask.padding is None and call.sink is None
+        moves &= not any(one.sampling.kept.around for one in budgets)
+        known, rows = self.rows.get(call.layer, (None, None)) if moves else (None, None)
+        if rows is not None and known == kind:
+            rows.seen[:], rows.start = seen.expand(*shape, 3).reshape(-1, 3), start.flatten()
+            if call.own_key is not None:
+                rows.placed[:, 2:4] += call.own_key + 1 - rows.placed[0, 3]
+            return rows
+        wanted = Wanted(
+            seen=seen.expand(*shape, 3),
+            placed=placed_stretches(call, budgets, torch.zeros(1, dtype=torch.long)),
+            top=torch.tensor([one.sampling.kept.top for one in budgets])[:, None].expand(shape),
+            n=torch.tensor([MANY if one.n is None else one.n for one in budgets])[:, None].expand(shape),
+            order=copies.order,
+            start=start,
+            rest=torch.tensor([one.sampling.weight == "rest" for one in budgets]),
+            group=self.group,
         )
-        if call.own_key is not None:
-            rows.placed[:, 2:4] += call.own_key + 1 - rows.placed[:, 3:4]
+        rows = Rows.of(call, wanted)
+        if moves:
+            self.rows[call.layer] = kind, rows
         return rows
 
     def seen(self, call: Call) -> Int[Tensor, "b _ 1 3"] | None:
@@ -235,6 +226,6 @@ def read_step(
     if group < call.groups:
         together = torch.empty(pairs, dtype=torch.long)
         run_compiled(loops.count_together, pairs, chosen, read, copies.scores[0], together, threads=1)
-    seen = torch.tensor(rows.seen[:, 2]).view(size, heads, 1)
+    seen = rows.seen[:, 2].clone().view(size, heads, 1)
     distinct = read.view(size, -1, 1).repeat_interleave(group, 1)
     return Read(out.view(size, 1, heads, -1), seen, distinct, together.view(size, -1, 1))

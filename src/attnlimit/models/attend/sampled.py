@@ -35,20 +35,33 @@ from attnlimit.models.see.interface import Call, observe
 class Attended:
     """What was really attended to inside the block: totals over queries, by layer and head."""
 
-    keys: Float[Tensor, "layers heads"]
-    """Distinct keys, summed over queries (padded ones left out where the model says which they are)."""
-    seen: Float[Tensor, "layers heads"]
-    """Keys that full attention would have attended to."""
-    queries: Float[Tensor, "layers heads"]
-    group: Float[Tensor, "layers heads"]
-    """Distinct keys that all query heads of the head's group read together, so what its key head gives."""
+    totals: Float[Tensor, "4 layers heads"]
     forward_calls: list[int] = field(default_factory=list)
     """How often each layer was called."""
 
     @classmethod
     def nothing(cls, layers: int, heads: int) -> Attended:
         """Before the first call."""
-        return cls(*torch.zeros(4, layers, heads, dtype=torch.float64))
+        return cls(torch.zeros(4, layers, heads, dtype=torch.float64))
+
+    @property
+    def keys(self) -> Float[Tensor, "layers heads"]:
+        """Distinct keys, summed over queries (padded ones left out where the model says which they are)."""
+        return self.totals[0]
+
+    @property
+    def seen(self) -> Float[Tensor, "layers heads"]:
+        """Keys that full attention would have attended to."""
+        return self.totals[1]
+
+    @property
+    def queries(self) -> Float[Tensor, "layers heads"]:
+        return self.totals[2]
+
+    @property
+    def group(self) -> Float[Tensor, "layers heads"]:
+        """Distinct keys that all query heads of the head's group read together, so what its key head gives."""
+        return self.totals[3]
 
     @property
     def share(self) -> float:
@@ -70,9 +83,7 @@ class Attended:
         parts = torch.stack([read.distinct, read.seen, torch.ones_like(read.seen), together])
         if call.real is not None:
             parts = parts * call.real.to(parts.device)[:, None]
-        totals = (self.keys, self.seen, self.queries, self.group)
-        for total, part in zip(totals, parts.sum((1, 3)).cpu(), strict=True):
-            total[call.layer] += part
+        self.totals[:, call.layer] += parts.sum((1, 3)).cpu()
 
     def __repr__(self) -> str:
         if not bool(self.seen.sum() > 0):

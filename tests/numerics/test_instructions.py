@@ -12,6 +12,7 @@ from attnlimit.numerics.instructions import (  # noqa: E402
     raise_to,
     reach,
     reaching,
+    three_tile_scores,
     tile_scores,
 )
 
@@ -39,8 +40,13 @@ def _raised(rows, r, low, high, best):
 
 
 @numba.njit
-def _scored(tiles, t, query, r, scores, place):
-    return tile_scores(tiles, t, query, r, scores, place)
+def _scored(tiles, t, query, r, scores, place, best, spot):
+    tile_scores(tiles, t, query, r, scores, place, best, spot)
+
+
+@numba.njit
+def _scored_together(tiles, t, query, r, scores, place, best, spot):
+    three_tile_scores(tiles, t, query, r, scores, place, best, spot)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -63,16 +69,19 @@ def test_stretches_of_a_row(seed):
 
 
 @pytest.mark.parametrize("d", [1, 3, 4, 30, 64])
-def test_scores_of_a_tile(d):
+@pytest.mark.parametrize(("scored", "rows"), [(_scored, 1), (_scored_together, 3)])
+def test_scores_of_a_tile(d, scored, rows):
     rng = np.random.default_rng(d)
-    tiles, query = rng.integers(-127, 128, size=(5, d, LANES), dtype=np.int8), rng.normal(size=(2, d))
-    query, scores = query.astype(np.float32), np.zeros(3 * LANES, np.float32)
-    most = _scored(tiles.reshape(-1), 3, query, 1, scores, LANES)
-    expected = query[1].astype(float) @ tiles[3].astype(float)
-    np.testing.assert_allclose(scores[LANES : 2 * LANES], expected, rtol=1e-5, atol=1e-3)
-    assert most == scores[LANES : 2 * LANES].max()
-    assert not scores[:LANES].any()
-    assert not scores[2 * LANES :].any()
+    tiles, query = rng.integers(-127, 128, size=(5, d, LANES), dtype=np.int8), rng.normal(size=(4, d))
+    query, scores, best = query.astype(np.float32), np.zeros((4, 3 * LANES), np.float32), np.zeros((4, 3))
+    best = best.astype(np.float32)
+    scored(tiles.reshape(-1), 3, query, 1, scores, 4 * LANES, best, 4)
+    expected, some = query.astype(float) @ tiles[3].astype(float), slice(1, 1 + rows)
+    np.testing.assert_allclose(scores[some, LANES : 2 * LANES], expected[some], rtol=1e-5, atol=1e-3)
+    assert best[some, 1].tolist() == scores[some, LANES : 2 * LANES].max(1).tolist()
+    scores[some, LANES : 2 * LANES], best[some, 1] = 0, 0
+    assert not scores.any()
+    assert not best.any()
 
 
 @numba.njit

@@ -142,45 +142,67 @@ raise_to: Any = intrinsic(_raise_to)
 row r from start on, before `end`."""
 
 
-def _tile_scores(context: Any, tiles: Any, t: Any, query: Any, r: Any, scores: Any, place: Any) -> Any:
-    signature = types.float32(tiles, types.int64, query, types.int64, scores, types.int64)
+def _tile_scores(rows: int) -> Any:
+    """For so many queries at once: a key is turned into float32 once for all."""
+    chains = max(1, CHAINS // rows)
 
-    def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tiles, t, query, r, scores, place = given
-        vector, small = ir.VectorType(REAL, LANES), ir.VectorType(BYTE, LANES)
-        dims = builder.extract_value(target.make_array(signature.args[2])(target, builder, query).shape, 1)
-        room: Any = cgutils.alloca_once_value
-        sums = [room(builder, vector([0.0] * LANES)) for _ in range(CHAINS)]
+    def scores_of(
+        context: Any, tiles: Any, t: Any, query: Any, r: Any, scores: Any, place: Any, best: Any, spot: Any
+    ) -> Any:
+        def make(target: Any, builder: Any, signature: Any, given: Any) -> Any:
+            tiles, t, query, r, scores, place, best, spot = given
+            vector, small = ir.VectorType(REAL, LANES), ir.VectorType(BYTE, LANES)
 
-        def add(x: Any, total: Any) -> None:
-            column = builder.mul(builder.add(builder.mul(t, dims), x), LONG(LANES))
-            address = _place(target, builder, signature.args[0], tiles, column)
-            keys = builder.load(builder.bitcast(address, small.as_pointer()), align=1)
-            entry = builder.add(builder.mul(r, dims), x)
-            factor = builder.load(_place(target, builder, signature.args[2], query, entry))
-            product = builder.fmul(builder.sitofp(keys, vector), _spread(builder, factor), flags=("fast",))
-            builder.store(builder.fadd(builder.load(total), product, flags=("fast",)), total)
+            def length(k: int, array: Any) -> Any:
+                shape = target.make_array(signature.args[k])(target, builder, array).shape
+                return builder.extract_value(shape, 1)
 
-        many = builder.udiv(dims, LONG(CHAINS))
-        with cgutils.for_range(builder, many) as loop:
-            for k, total in enumerate(sums):
-                add(builder.add(builder.mul(loop.index, LONG(CHAINS)), LONG(k)), total)
-        done = builder.mul(many, LONG(CHAINS))
-        with cgutils.for_range(builder, builder.sub(dims, done)) as loop:
-            add(builder.add(done, loop.index), sums[0])
-        found = builder.load(sums[0])
-        for total in sums[1:]:
-            found = builder.fadd(found, builder.load(total), flags=("fast",))
-        to = _place(target, builder, signature.args[4], scores, place)
-        builder.store(found, builder.bitcast(to, vector.as_pointer()), align=4)
-        return _call(builder, f"llvm.vector.reduce.fmax.v{LANES}f32", REAL, found)
+            dims, room, width = (length(k, one) for k, one in ((2, query), (4, scores), (6, best)))
+            space: Any = cgutils.alloca_once_value
+            sums = [[space(builder, vector([0.0] * LANES)) for _ in range(chains)] for _ in range(rows)]
 
-    return signature, make
+            def add(x: Any, chain: int) -> None:
+                column = builder.mul(builder.add(builder.mul(t, dims), x), LONG(LANES))
+                address = _place(target, builder, signature.args[0], tiles, column)
+                whole = builder.load(builder.bitcast(address, small.as_pointer()), align=1)
+                keys = builder.sitofp(whole, vector)
+                for k in range(rows):
+                    entry = builder.add(builder.mul(builder.add(r, LONG(k)), dims), x)
+                    factor = builder.load(_place(target, builder, signature.args[2], query, entry))
+                    product = builder.fmul(keys, _spread(builder, factor), flags=("fast",))
+                    total = sums[k][chain]
+                    builder.store(builder.fadd(builder.load(total), product, flags=("fast",)), total)
+
+            many = builder.udiv(dims, LONG(chains))
+            with cgutils.for_range(builder, many) as loop:
+                for chain in range(chains):
+                    add(builder.add(builder.mul(loop.index, LONG(chains)), LONG(chain)), chain)
+            done = builder.mul(many, LONG(chains))
+            with cgutils.for_range(builder, builder.sub(dims, done)) as loop:
+                add(builder.add(done, loop.index), 0)
+            for k, totals in enumerate(sums):
+                found = builder.load(totals[0])
+                for total in totals[1:]:
+                    found = builder.fadd(found, builder.load(total), flags=("fast",))
+                at = builder.add(place, builder.mul(LONG(k), room))
+                to = _place(target, builder, signature.args[4], scores, at)
+                builder.store(found, builder.bitcast(to, vector.as_pointer()), align=4)
+                most = _call(builder, f"llvm.vector.reduce.fmax.v{LANES}f32", REAL, found)
+                at = builder.add(spot, builder.mul(LONG(k), width))
+                builder.store(most, _place(target, builder, signature.args[6], best, at))
+            return target.get_dummy_value()
+
+        long = types.int64
+        return types.void(tiles, long, query, long, scores, long, best, long), make
+
+    return intrinsic(scores_of)
 
 
-tile_scores: Any = intrinsic(_tile_scores)
-"""tile_scores(tiles, t, query, r, scores, place): puts the products of query r with the LANES keys of tile t into the flat array
-`scores` from `place` on, and returns the largest. tiles: int8, (tiles, d, LANES), flat."""
+tile_scores: Any = _tile_scores(1)
+three_tile_scores: Any = _tile_scores(3)
+"""tile_scores(tiles, t, query, r, scores, place, best, spot): puts the products of query r with the LANES keys of tile t into `scores`,
+flat from `place` on, and the largest into `best`, flat at `spot`. tiles: int8, (tiles, d, LANES), flat. The other does so for the
+queries r, r + 1 and r + 2, whose rows of `scores` and `best` follow each other."""
 
 
 def _add_row(context: Any, total: Any, k: Any, rows: Any, j: Any, factor: Any) -> Any:

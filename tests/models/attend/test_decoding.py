@@ -197,6 +197,33 @@ class TestCache:
         assert torch.equal(decoder.copies[0].small[:2], before[:2])
         assert torch.equal(decoder.copies[0].small[4:], before[4:])
 
+    @pytest.mark.parametrize("padded", [False, True])
+    def test_a_step_reads_what_it_would_without_those_before(self, monkeypatch, padded):
+        """What is kept moves on with the query, and starts anew for another text, other budgets or a padded one."""
+        monkeypatch.setattr(decoding, "LEAST_KEYS", 1)
+        one, decoder = one_step(), self.decoder()
+        kept = [Kept(own=True, sinks=4, window=7), Kept(sinks=2, around=9)]
+        for keys, which in ((100, 0), (101, 0), (102, 1), (103, 1), (104, 0), (60, 0), (61, 0)):
+            here = self.first(one, keys)
+            if padded and keys % 2:
+                padding = torch.arange(keys) >= torch.tensor([[0], [11]])
+                here = replace(here, mask=replace(here.mask, padding=padding))
+            budgets = [HeadBudget(0, h, keeping(kept[which]), 3 + h) for h in range(6)]
+            alone = self.decoder()
+            steps = [each.step(here, budgets) for each in (decoder, alone)]
+            for name in ("seen", "distinct"):
+                assert torch.equal(*(getattr(step, name) for step in steps))
+            rows, expected = (
+                each._rows(here, tuple(budgets), seen_limits(here, torch.zeros(1).long()), each.copies[0])
+                for each in (decoder, self.decoder_like(alone))
+            )
+            for name in ("seen", "placed", "top", "n", "rest", "sink", "numbers"):
+                assert torch.equal(getattr(rows, name), getattr(expected, name)), name
+
+    def decoder_like(self, other: Decoder) -> Decoder:
+        """Without its rows."""
+        return replace(other, rows={})
+
     @pytest.mark.parametrize(
         "change",
         [

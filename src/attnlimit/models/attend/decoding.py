@@ -99,6 +99,8 @@ class Rows:
     group: int
     most: int
     """Keys that a group reads at most."""
+    own: int
+    """Place of the query's own key (0: it has none)."""
 
     @classmethod
     def of(cls, call: Call, wanted: Wanted) -> Rows:
@@ -107,7 +109,7 @@ class Rows:
         size, group = len(call.query), wanted.group
         kept = ((placed[:, 1::2] - placed[:, ::2]).sum(1) + top).view(-1, group).sum(1)
         return cls(
-            seen=seen.clone(),
+            seen=seen,
             placed=placed,
             top=top,
             n=n,
@@ -117,6 +119,7 @@ class Rows:
             numbers=torch.tensor([call.scale, call.softcap or 0.0]),
             group=group,
             most=int((kept + n[::group]).max()),
+            own=call.own_key or 0,
         )
 
 
@@ -149,9 +152,10 @@ class Decoder:
         moves &= not any(one.sampling.kept.around for one in budgets)
         known, rows = self.rows.get(call.layer, (None, None)) if moves else (None, None)
         if rows is not None and known == kind:
-            rows.seen[:], rows.start = seen.expand(*shape, 3).reshape(-1, 3), start.flatten()
+            rows.seen, rows.start = seen.expand(*shape, 3).reshape(-1, 3).contiguous(), start.flatten()
             if call.own_key is not None:
-                rows.placed[:, 2:4] += call.own_key + 1 - rows.placed[0, 3]
+                rows.placed[:, 2:] += call.own_key - rows.own
+                rows.own = call.own_key
             return rows
         wanted = Wanted(
             seen=seen.expand(*shape, 3),
@@ -226,6 +230,6 @@ def read_step(
     if group < call.groups:
         together = torch.empty(pairs, dtype=torch.long)
         run_compiled(loops.count_together, pairs, chosen, read, copies.scores[0], together, threads=1)
-    seen = rows.seen[:, 2].clone().view(size, heads, 1)
+    seen = rows.seen[:, 2].view(size, heads, 1)
     distinct = read.view(size, -1, 1).repeat_interleave(group, 1)
     return Read(out.view(size, 1, heads, -1), seen, distinct, together.view(size, -1, 1))

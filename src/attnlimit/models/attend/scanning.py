@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnlimit.numerics.compiled import part
-from attnlimit.numerics.instructions import LANES, prefetch, tile_scores
+from attnlimit.numerics.instructions import LANES, prefetch, three_tile_scores, tile_scores
 
 STRETCH = 128
 """Tiles, of LANES keys each, that one step of the scan goes over."""
@@ -65,12 +65,7 @@ def scan(
 ) -> None:
     """Scores of all keys seen by their copies, (texts × heads, room), and the best of every tile."""
     pairs, tiles, d = copies.shape[:3]
-    steps, groups, flat_copies, flat_scores = (
-        -(-tiles // STRETCH),
-        len(query) // pairs,
-        copies.reshape(-1),
-        scores.reshape(-1),
-    )
+    steps, groups, flat = -(-tiles // STRETCH), len(query) // pairs, copies.reshape(-1)
     q = np.empty((groups, d), np.float32)
     for place in range(start, stop):
         p, first = place // steps, place % steps * STRETCH
@@ -79,15 +74,23 @@ def scan(
             for x in range(d):
                 q[g, x] = query[p * groups + g, x] * unit[p, x]
         for tile in range(max(first, low // LANES), min(first + STRETCH, -(-high // LANES))):
+            t, g = p * tiles + tile, 0
             for x in range(0, d, LINE // LANES):
-                prefetch(flat_copies, ((p * tiles + tile + AHEAD) * d + x) * LANES)
-            for g in range(groups):
+                prefetch(flat, ((t + AHEAD) * d + x) * LANES)
+            while g < groups:
                 r = p * groups + g
-                most = tile_scores(
-                    flat_copies, p * tiles + tile, q, g, flat_scores, (r * tiles + tile) * LANES
-                )
-                if tile * LANES < low or (tile + 1) * LANES > high:
-                    most = LOWEST
+                if g + 3 <= groups:
+                    three_tile_scores(
+                        flat, t, q, g, scores, r * scores.shape[1] + tile * LANES, best, r * tiles + tile
+                    )
+                    g += 3
+                else:
+                    tile_scores(
+                        flat, t, q, g, scores, r * scores.shape[1] + tile * LANES, best, r * tiles + tile
+                    )
+                    g += 1
+            if tile * LANES < low or (tile + 1) * LANES > high:
+                for r in range(p * groups, (p + 1) * groups):
+                    best[r, tile] = LOWEST
                     for j in range(max(tile * LANES, low), min((tile + 1) * LANES, high)):
-                        most = max(most, scores[r, j])
-                best[r, tile] = most
+                        best[r, tile] = max(best[r, tile], scores[r, j])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ R = TypeVar("R")
 
 ENOUGH = 8
 """Pieces for each thread."""
+TURN = 2e-4
+"""Seconds."""
 _OWN = os.getpid()
 PIECES = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -37,7 +40,7 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int | None
         return [work(item) for item in given]
     if openmp is None:
         # a new thread learns of the one thread only when torch asks, which products of matrices do not
-        with one_thread():
+        with one_thread(), _short_turns():
             return list(_python_threads(workers).map(work, given))
     return _by_openmp(openmp, workers, work, given)
 
@@ -77,6 +80,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Of threads in Python: small tensors take less time than a usual turn, after which the other thread would be asleep."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, TURN))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
 def _by_openmp(openmp: Any, workers: int, work: Callable[[T], R], given: list[T]) -> list[R]:
     """Threads take the next piece until none is left, so that it does not matter how many there are."""
     left, found, wrong = iter(range(len(given))), {}, []
@@ -88,7 +102,8 @@ def _by_openmp(openmp: Any, workers: int, work: Callable[[T], R], given: list[T]
         except BaseException as error:  # it must not leave through C: it is raised below
             wrong.append(error)
 
-    openmp.GOMP_parallel(PIECES(take), None, workers, 0)
+    with _short_turns():
+        openmp.GOMP_parallel(PIECES(take), None, workers, 0)
     if wrong:
         raise wrong[0]
     return [found[k] for k in range(len(given))]

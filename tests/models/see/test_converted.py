@@ -179,6 +179,12 @@ def test_the_file_is_parsed_once(tiny_gguf, cache, monkeypatch) -> None:
     assert gguf.get_tensor_name_map is names
 
 
+@pytest.mark.parametrize("note", [None, lambda words: None])
+def test_no_bar_outside_a_terminal(tiny_gguf, cache, capfd, note) -> None:
+    load(tiny_gguf, note=note)
+    assert capfd.readouterr().err == ""
+
+
 def test_the_cache_folder_follows_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("ATTNLIMIT_CACHE", "~/own")
     assert cache_folder() == Path.home() / "own"

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,24 +36,29 @@ def place(file: Path, transformers_version: str, *choices: object) -> Path:
 
 
 @contextmanager
-def parsed_once() -> Iterator[None]:
+def parsed_once(shown: bool = False) -> Iterator[None]:
     """Let transformers parse a GGUF file once: by itself it does so for the config, the weights and the tokenizer, and works
-    out the names of all tensors again for every module."""
+    out the names of all tensors again for every module. `shown`: with a bar, in a terminal."""
     if find_spec("gguf") is None:
         yield
         return
     import gguf
+    from transformers import modeling_gguf_pytorch_utils as weights
 
-    names = ("GGUFReader", "get_tensor_name_map")
     with _READING:
-        before = {name: getattr(gguf, name) for name in names}
-        for name in names:
-            setattr(gguf, name, lru_cache(before[name]))
+        others: dict[tuple[Any, str], Any] = {
+            (gguf, name): lru_cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")
+        }
+        if hasattr(weights, "tqdm"):
+            others[weights, "tqdm"] = partial(weights.tqdm, disable=None if shown else True)
+        before = {place: getattr(*place) for place in others}
+        for (module, name), other in others.items():
+            setattr(module, name, other)
         try:
             yield
         finally:
-            for name in names:
-                setattr(gguf, name, before[name])
+            for (module, name), own in before.items():
+                setattr(module, name, own)
 
 
 def unpack_options(transformers: Any) -> dict[str, Any]:

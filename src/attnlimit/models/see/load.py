@@ -201,7 +201,7 @@ def _from_gguf(
         return kept
     if note is not None:
         note(f"{source.name} is GGUF: it is converted once, which can take a minute, and kept in {folder}.")
-    with converted.parsed_once():
+    with converted.parsed_once(shown=note is not None):
         unpacked = {**options, **converted.unpack_options(transformers)}
         loaded = _read(source, task, unpacked, quiet=note is None)
     converted.forget_packing(loaded.model)

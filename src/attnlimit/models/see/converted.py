@@ -38,7 +38,7 @@ def place(file: Path, transformers_version: str, *choices: object) -> Path:
 @contextmanager
 def parsed_once(shown: bool = False) -> Iterator[None]:
     """Let transformers parse a GGUF file once: by itself it does so for the config, the weights and the tokenizer, and works
-    out the names of all tensors again for every module. `shown`: with a bar, in a terminal."""
+    out the names of all tensors again for every module. `shown`: with a bar."""
     if find_spec("gguf") is None:
         yield
         return
@@ -50,7 +50,7 @@ def parsed_once(shown: bool = False) -> Iterator[None]:
             (gguf, name): lru_cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")
         }
         if hasattr(weights, "tqdm"):
-            others[weights, "tqdm"] = partial(weights.tqdm, disable=None if shown else True)
+            others[weights, "tqdm"] = partial(weights.tqdm, disable=not shown)
         before = {place: getattr(*place) for place in others}
         for (module, name), other in others.items():
             setattr(module, name, other)

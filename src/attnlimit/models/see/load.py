@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -201,9 +202,10 @@ def _from_gguf(
         return kept
     if note is not None:
         note(f"{source.name} is GGUF: it is converted once, which can take a minute, and kept in {folder}.")
-    with converted.parsed_once(shown=note is not None):
+    shown = note is not None and sys.stderr.isatty()
+    with converted.parsed_once(shown):
         unpacked = {**options, **converted.unpack_options(transformers)}
-        loaded = _read(source, task, unpacked, quiet=note is None)
+        loaded = _read(source, task, unpacked, quiet=not shown)
     converted.forget_packing(loaded.model)
     with _quiet(transformers):
         problem = converted.keep(loaded.model, loaded.tokenizer, folder)

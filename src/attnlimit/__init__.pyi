@@ -53,6 +53,7 @@ from attnlimit.exact import (
     mean_output_error as mean_output_error,
     phase_diagram as phase_diagram,
     sample_complexity as sample_complexity,
+    second_moment_error as second_moment_error,
     two_query_covariance as two_query_covariance,
 )
 from attnlimit.measures import (

@@ -143,6 +143,7 @@ def hardmax_and_complexity() -> Iterator[Call]:
     yield Call("Schedule.root_log", al.Schedule.root_log, {"gamma": 1.0})
     yield Call("Schedule.hardmax", al.Schedule.hardmax, {"dim": 2, "gamma": 1.0})
     yield Call("mean_output_error", al.mean_output_error, {**basic, "measure": law})
+    yield Call("second_moment_error", al.second_moment_error, {"head": al.Head([[0.5]]), "law": al.Gaussian(dim=1), "n": n})  # fmt: skip
     yield Call("two_query_covariance", al.two_query_covariance, {"head": head, "measure": law, "n": n, "x": x[0], "other": x[1]})  # fmt: skip
     yield Call(
         "phase_diagram", al.phase_diagram, {"law": sphere, "kappa": [1.0, 2.0], "n": n, "direction": x[0]}

@@ -11,6 +11,7 @@ from attnlimit.exact.gradient_error import GradientError, gradient_error
 from attnlimit.exact.hardmax import GaussianMaximum, HardmaxError, gaussian_maximum, hardmax_error
 from attnlimit.exact.heavy_tails import HeavyTails, heavy_tails
 from attnlimit.exact.phase import PhaseDiagram, phase_diagram
+from attnlimit.exact.second_moment import second_moment_error
 from attnlimit.exact.temperature import HardmaxGap, Schedule, best_kappa, hardmax_gap
 from attnlimit.exact.two_queries import (
     TwoQueries,
@@ -48,6 +49,7 @@ __all__ = [
     "mean_output_error",
     "phase_diagram",
     "sample_complexity",
+    "second_moment_error",
     "two_query_covariance",
 ]
 

@@ -148,14 +148,14 @@ def _covariance(head: Head, measure: Measure, sizes: list[int], a: Tensor, b: Te
             (values - mean2)[there][:, None],
         )
         return pair_moments(atoms, sizes)[0]
-    root, total = _gaussian(head, measure)
-    s, s2, correlation, frame = _frame(*(measure.proxy_root(one[None])[0].double() for one in (a, b)))
+    root, total = gaussian_values(head, measure)
+    s, s2, correlation, frame = plane_frame(*(measure.proxy_root(one[None])[0].double() for one in (a, b)))
     inside, alone = pair_moments(gaussian_pair(s, s2, correlation, max(sizes)), sizes)
     plane = root @ frame
     return plane @ inside @ plane.T + alone[:, None, None] * (total - plane @ plane.T)
 
 
-def _gaussian(head: Head, law: Measure) -> tuple[Float[Tensor, "dv d"], Float[Tensor, "dv dv"]]:
+def gaussian_values(head: Head, law: Measure) -> tuple[Float[Tensor, "dv d"], Float[Tensor, "dv dv"]]:
     """VΣ^{1/2} and VΣVᵀ."""
     if not law.quadratic:
         raise NotKnown(
@@ -166,7 +166,23 @@ def _gaussian(head: Head, law: Measure) -> tuple[Float[Tensor, "dv d"], Float[Te
     return root, root @ root.T
 
 
-def _frame(a: Tensor, b: Tensor) -> tuple[float, float, float, Float[Tensor, "d 2"]]:
+def centred_gaussian(
+    head: Head, law: Measure, what: str, instead: str
+) -> tuple[Float[Tensor, "dv d"], Float[Tensor, "dv dv"]]:
+    """VΣ^{1/2} and VΣVᵀ where fresh queries of the law have centred scores."""
+    if law.population is not None:
+        raise InputError(f"A population has no law to draw queries from: {instead}")
+    if head.query_dim != law.dim:
+        raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
+    if not law.quadratic or bool((head.score_vector(law.mean) != 0).any()):
+        raise NotKnown(
+            f"The {what} of fresh queries is known exactly where scores are centred: a Gaussian law of mean 0 and no bias of "
+            f"queries, not {law!r}: {instead}"
+        )
+    return gaussian_values(head, law)
+
+
+def plane_frame(a: Tensor, b: Tensor) -> tuple[float, float, float, Float[Tensor, "d 2"]]:
     """‖a‖, ‖b‖, the cosine between them, and an orthonormal frame of their plane that starts along a (columns of zeros where
     there is no such direction)."""
     s, s2 = float(a.norm()), float(b.norm())
@@ -180,18 +196,8 @@ def _frame(a: Tensor, b: Tensor) -> tuple[float, float, float, Float[Tensor, "d 
 
 
 def _fresh(head: Head, law: Measure, sizes: list[int]) -> ErrorCurve:
-    if law.population is not None:
-        raise InputError(
-            "A population has no law to draw queries from: give queries=, its tokens for instance."
-        )
-    root, total = _gaussian(head, law)
-    if head.query_dim != law.dim:
-        raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
-    if bool((head.score_vector(law.mean) != 0).any()):
-        raise NotKnown(
-            "The mean output of fresh queries is known exactly where scores are centred: a Gaussian law of mean 0 and no bias of "
-            "queries. Give queries=, or use measure_convergence (Monte Carlo) with statistic='mean'."
-        )
+    instead = "give queries=, or use measure_convergence (Monte Carlo) with statistic='mean'."
+    root, total = centred_gaussian(head, law, "mean output", instead)
     sets = [_pairs(head, law, white) for white in normal_sets(2 * law.dim, POINTS, SCRAMBLES)]
     table = _Table.of(torch.stack([torch.stack(some[:3]) for some in sets], 1).flatten(1), sizes)
     means = []

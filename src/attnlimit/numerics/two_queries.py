@@ -44,20 +44,10 @@ def pair_moments(
     atoms: PairAtoms, n: Sequence[int], step: float = STEP
 ) -> tuple[Float[Tensor, "n p p"], Float[Tensor, " n"]]:
     """E (Γ_n − Γ)(Γ′_n − Γ′)ᵀ for each n, and E Σ ww′/(WW′): the same for an independent value of variance 1."""
-    tau = _grid(atoms.scores, atoms.mass.sum(1), n, step)
-    y = (tau[:, None] + atoms.scores).clamp_max(HEAVY).exp()
-    tau = _grid(atoms.others.flatten(), atoms.mass.flatten(), n, step)
-    y2 = (tau[:, None, None] + atoms.others).clamp_max(HEAVY).exp()
-    shrink, shrink2 = torch.expm1(-y), torch.expm1(-y2)
-    lost = shrink2 * atoms.mass
-    inside = lost.sum(2)
-    first = shrink @ atoms.mass.sum(1)
-    phi = first[:, None] + inside.sum(1) + shrink @ inside.T
-    log_phi = torch.log1p(phi.clamp_min(-1.0)).clamp_min(-1e4)
-    weight, weight2 = y * (shrink + 1), y2 * (shrink2 + 1) * atoms.mass
-    seen = lost + atoms.mass
-    drift = torch.einsum("ti,sic->tsc", weight, torch.einsum("sik,ikc->sic", seen, atoms.error))
-    other = torch.einsum("ti,sic->tsc", shrink + 1, torch.einsum("sik,ikc->sic", weight2, atoms.other_error))
+    y, seen, y2, seen2, log_phi = tilted_pair(atoms, n, step)
+    weight, weight2 = y * seen, y2 * seen2
+    drift = torch.einsum("ti,sic->tsc", weight, torch.einsum("sik,ikc->sic", seen2, atoms.error))
+    other = torch.einsum("ti,sic->tsc", seen, torch.einsum("sik,ikc->sic", weight2, atoms.other_error))
     covariance, alone = [], []
     for size in n:
         one = size * torch.exp((size - 1) * log_phi)
@@ -69,6 +59,23 @@ def pair_moments(
         covariance.append(step**2 * pairs)
         alone.append(step**2 * each.sum())
     return torch.stack(covariance), torch.stack(alone)
+
+
+def tilted_pair(
+    atoms: PairAtoms, n: Sequence[int], step: float
+) -> tuple[
+    Float[Tensor, "t i"], Float[Tensor, "t i"], Float[Tensor, "s i k"], Float[Tensor, "s i k"], Tensor
+]:
+    """On the grid of the integral: tw, e^{−tw}, t′w′, e^{−t′w′} times the masses, and log φ of (t, t′)."""
+    tau = _grid(atoms.scores, atoms.mass.sum(1), n, step)
+    y = (tau[:, None] + atoms.scores).clamp_max(HEAVY).exp()
+    tau = _grid(atoms.others.flatten(), atoms.mass.flatten(), n, step)
+    y2 = (tau[:, None, None] + atoms.others).clamp_max(HEAVY).exp()
+    shrink, lost = torch.expm1(-y), torch.expm1(-y2) * atoms.mass
+    inside = lost.sum(2)
+    first = shrink @ atoms.mass.sum(1)
+    phi = first[:, None] + inside.sum(1) + shrink @ inside.T
+    return y, shrink + 1, y2, lost + atoms.mass, torch.log1p(phi.clamp_min(-1.0)).clamp_min(-1e4)
 
 
 def gaussian_pair(

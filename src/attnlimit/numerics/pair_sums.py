@@ -34,8 +34,8 @@ def pair_sums(
     for factors, share in terms.items():
         for blocks in _partings(factors) if share else ():
             parted[blocks] += share
-    sides = [[y**a * seen for a in range(3)], [y2**b * seen2 for b in range(3)]]
-    moments = _moments(atoms, *sides, {block for blocks in parted for block in blocks})
+    weights, others = [y**a * seen for a in range(3)], [y2**b * seen2 for b in range(3)]
+    moments = _moments(atoms, weights, others, {block for blocks in parted for block in blocks})
     fields = [torch.zeros_like(log_phi) for _ in range(4)]
     for blocks, share in parted.items():
         here = share * moments[blocks[0]]
@@ -57,11 +57,11 @@ def _moments(
     """E[(tw)^a (t′w′)^b Πf e^{−tw−t′w′}] of each block: those of the same powers a and b at once.
     `weights` and `others` are those powers times e^{−tw}, (t, i), and e^{−t′w′}, (s, i, k)."""
     groups: dict[tuple[int, int], list[Factors]] = defaultdict(list)
-    for block in blocks:
+    for block in sorted(blocks):
         a, b = (sum(powers) for powers in zip(*(POWERS[one[0]] for one in block), strict=True))
         groups[a, b].append(block)
     sides = {"p": atoms.error, "q": atoms.other_error}
-    found = {}
+    found: dict[Factors, Tensor] = {}
     for (a, b), some in groups.items():
         values = torch.ones(*atoms.mass.shape, len(some), dtype=torch.float64)
         for at, block in enumerate(some):

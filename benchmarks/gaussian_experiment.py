@@ -7,7 +7,8 @@ the time to a given standard error is in the ratio of t·v.
 
 The mean and the second moment at fresh queries, which are none of the tokens, have exact curves: only pairs of queries are sampled there, and
 what is compared is the time of one such curve with that of as many loops as its slope is precise. The second moment is the covariance but for
-the square of the mean's error.
+the square of the mean's error, which is not small at H = 0.5: by Monte Carlo the covariance's squared error at n = 1,000 is 0.88 of it (0.97 at
+H = 1), so that the two slopes are not the same number.
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from attnlimit.cli import app
-
 
 @pytest.fixture
 def run():
     """A command as a person runs it, and how it must end."""
+    from attnlimit.cli import app  # here: jaxtyping must come first where this folder alone is run
 
     def invoke(*words: object, code: int = 0):
         result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})

@@ -27,6 +27,10 @@ def test_words_are_those_that_the_authors_publish(counter: str, key: str, words:
     assert philox(c, k).tolist() == w.tolist()
 
 
+def test_a_seed_has_the_same_key_with_every_torch() -> None:
+    assert white_key(torch.Generator().manual_seed(0)).tolist() == [398764591, 1478610112]
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_numbers_are_independent_standard_normals(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eleven tests at p < 1e-6: false-alarm rate about 1e-5. Pairs that share a length, neighbours and rows are compared."""

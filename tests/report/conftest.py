@@ -4,8 +4,6 @@ import shutil
 
 import pytest
 
-from attnlimit.report.html import page
-
 
 @pytest.fixture(scope="module")
 def chromium():
@@ -22,6 +20,8 @@ def chromium():
 @pytest.fixture
 def opened(chromium, tmp_path):
     """Opens data as a page; fails on any console error, page error or request but for the file itself."""
+    from attnlimit.report.html import page  # here: jaxtyping must come first where this folder alone is run
+
     seen: list[str] = []
     contexts = []
 

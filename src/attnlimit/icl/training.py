@@ -126,9 +126,9 @@ class Training(Drawn):
 class OverSeeds(NamedTuple):
     """A mean over seeds and both ends of its t interval."""
 
-    mean: Float[Tensor, ...]
-    low: Float[Tensor, ...]
-    high: Float[Tensor, ...]
+    mean: Float[Tensor, " ..."]
+    low: Float[Tensor, " ..."]
+    high: Float[Tensor, " ..."]
 
 
 def power_of_length(lengths: Sequence[int], values: Float[Tensor, "S M"]) -> Float[Tensor, " S"]:

@@ -27,7 +27,8 @@ GROUP = 64
 
 def white_key(generator: torch.Generator) -> UInt32[np.ndarray, " 2"]:
     """The generator's next key."""
-    return torch.randint(2**31, (2,), generator=generator).numpy().astype(np.uint32)
+    # From 62 bits: with 31 the oldest torch takes other numbers of the generator.
+    return (torch.randint(2**62, (2,), generator=generator) % 2**31).numpy().astype(np.uint32)
 
 
 def white_rows(rows: int, size: int, key: UInt32[np.ndarray, " 2"]) -> Float[Tensor, "rows size"]:

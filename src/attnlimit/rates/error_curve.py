@@ -179,7 +179,7 @@ def _checked(value: Any, name: str) -> Float[Tensor, " n"]:
     return numbers
 
 
-def _numbers(value: Any, name: str) -> Float[Tensor, ...]:
+def _numbers(value: Any, name: str) -> Float[Tensor, " ..."]:
     try:
         return torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as problem:

@@ -22,6 +22,7 @@ from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import texts, token_windows
 from attnlimit.rates.error_curve import ErrorCurve
+from tests.versions import need_t5
 
 SMALL = Reading(tokens=96, passages=2, queries=8)
 
@@ -117,6 +118,7 @@ def test_every_curve_is_that_of_sampled_attention(bert):
 
 
 def test_cross_attention_is_analysed_too(bert):
+    need_t5()
     transformers = pytest.importorskip("transformers")
     config = transformers.T5Config(
         vocab_size=len(bert.tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4,

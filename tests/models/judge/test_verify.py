@@ -25,6 +25,7 @@ from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import documents, token_windows
+from tests.versions import need_t5
 
 transformers = pytest.importorskip("transformers")
 
@@ -164,6 +165,7 @@ def test_full_attention_has_no_error(kind, bert, gpt2, articles):
         loaded = Loaded(_random(kind, config), bert.tokenizer, "tiny", "masked-lm")
         budgets = uniform(loaded, None)
     else:
+        need_t5()
         config = transformers.T5Config(
             vocab_size=len(bert.tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2,
             decoder_start_token_id=0,

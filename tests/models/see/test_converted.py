@@ -12,6 +12,7 @@ import transformers
 from attnlimit.files.cache import cache_folder
 from attnlimit.models import load
 from attnlimit.models.see import converted
+from tests.versions import since
 
 IDS = torch.arange(5, 25)[None]
 
@@ -89,6 +90,7 @@ def test_dtype_task_and_file_each_have_an_entry(tiny_gguf, cache) -> None:
 
 
 def test_a_default_dtype_is_not_kept_for_another(tiny_gguf, cache) -> None:
+    since("transformers", "5.17", "a GGUF file comes in torch's default dtype")
     torch.set_default_dtype(torch.float64)
     try:
         assert load(tiny_gguf).model.dtype == torch.float64

@@ -25,6 +25,7 @@ from attnlimit.models.see.gradient import (
 )
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, decoder_inputs
+from tests.versions import need_t5
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -42,6 +43,8 @@ LENGTH = 12
 
 
 def tiny(kind: str) -> Loaded:
+    if kind == "seq2seq":
+        need_t5()
     config, model, settings = KINDS[kind]
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -14,6 +14,7 @@ from attnlimit.errors import ModelNotSupported
 from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.memory import available_memory
+from tests.versions import since
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -50,11 +51,23 @@ def grown(folder: Path, device: str | None) -> tuple[int, Loaded, list[object]]:
     return resident("VmHWM") - before, loaded, heads
 
 
+def leave(room: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnlimit.models.see.load.available_memory", lambda device: room)
+
+
+def need_disk() -> None:
+    since("transformers", "5.13", "a model that is wholly on disk is fetched")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is resident")
-def test_a_model_larger_than_the_memory_is_analysed_layer_by_layer(tmp_path, monkeypatch) -> None:
-    """Weights of 63 MB where 20 MB are free: the same numbers, and less than half of the weights ever in memory."""
-    monkeypatch.setattr("attnlimit.models.see.load.available_memory", lambda device: 20e6)
-    large, small = saved(tmp_path / "large", 512, 4), saved(tmp_path / "small", 32, 2)
+@pytest.mark.parametrize("room", [20e6, 35e6])
+def test_a_model_larger_than_the_memory_is_analysed_layer_by_layer(room, tmp_path, monkeypatch) -> None:
+    """Weights of 126 MB where 20 MB are free, so that all stay on disk, or 35 MB, so that the embedding does not: the same
+    numbers, and less than half of the weights ever in memory."""
+    leave(room, monkeypatch)
+    if room == 20e6:
+        need_disk()
+    large, small = saved(tmp_path / "large", 512, 8), saved(tmp_path / "small", 32, 2)
     size = sum(file.stat().st_size for file in large.glob("*.safetensors"))
     grown(small, "auto")  # what is made once, as compiled loops, is made
     part, spread, heads = grown(large, "auto")
@@ -66,14 +79,24 @@ def test_a_model_larger_than_the_memory_is_analysed_layer_by_layer(tmp_path, mon
     assert whole > 0.9 * size
 
 
-def test_weights_on_disk_have_no_gradients(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("attnlimit.models.see.load.available_memory", lambda device: 1e5)
+@pytest.mark.parametrize("room", [1e5, 4e5])
+def test_weights_on_disk_have_no_gradients(room, tmp_path, monkeypatch) -> None:
+    leave(room, monkeypatch)
+    if room == 1e5:
+        need_disk()
     loaded = load(saved(tmp_path / "small", 64, 4), device="auto")
     assert loaded.on_disk
     assert loaded.device == torch.device("cpu")
     with pytest.raises(ModelNotSupported, match=r"left on disk.*analyse without the answer \(--answer off\)"):
         analyze(loaded, [TEXT], reading=Reading(tokens=32, passages=1, queries=4))
     assert available_memory(torch.device("cpu")) > 0
+
+
+def test_a_model_that_would_never_leave_the_disk_is_refused(tmp_path, monkeypatch) -> None:
+    leave(1e5, monkeypatch)
+    monkeypatch.setattr("transformers.modeling_utils.accelerate_dispatch", lambda *_: None)  # as before 5.13
+    with pytest.raises(ModelNotSupported, match=r"No layer .* wholly on disk.*install transformers 5\.13"):
+        load(saved(tmp_path / "small", 64, 4), device="auto")
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,11 @@ def load(
         source = replace(source, cached=True)
     options = {"dtype": dtype or "auto", **spread}
     loaded = _from_gguf(source, task, options, note) if source.gguf else _read(source, task, options)
+    if loaded.on_disk and not hasattr(loaded.model, "hf_device_map"):
+        raise ModelNotSupported(
+            f"No layer of {source.name} finds room in memory, and transformers {need_transformers().__version__} does not fetch "
+            "a model that is wholly on disk: free some memory, or install transformers 5.13 or newer."
+        )
     if device is not None:
         loaded.model.to(device)
     return loaded
@@ -276,6 +281,9 @@ def _architecture(config: Any) -> str:
 
 
 def _prepare(config: Any) -> tuple[str, ...]:
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        # Before 5.21 transformers takes fused attention, which leaves out the cap.
+        config._attn_implementation = "eager"
     if getattr(config, "attention_type", None) == "block_sparse":
         config.attention_type = "original_full"
         return (

@@ -154,7 +154,9 @@ class TokenCloud(OnText):
         found = torch.tensor(
             [[coverage(distances, order[:n]) for n in self.n] for order in orders], dtype=torch.float64
         )
-        picture = _picture(cloud, self.perplexity, int(torch.randint(2**31, (1,), generator=generator)))
+        picture = _picture(
+            cloud, self.perplexity, int(torch.randint(2**62, (1,), generator=generator)) % 2**31
+        )
         return Covered(
             model=self.model.use,
             weights=self.model.words(),

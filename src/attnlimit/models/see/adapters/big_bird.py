@@ -50,6 +50,9 @@ def forward(module: Any, attend: Callable[..., Any]) -> Callable[..., tuple[Tens
                 key, value = past_key_values.update(key, value, module.layer_idx)
         query = split(module.query(hidden_states))
         mask = encoder_attention_mask if cross else attention_mask
+        # older transformers add zeros where nothing is hidden
+        if isinstance(mask, Tensor) and mask.is_floating_point() and not bool(mask.any()):
+            mask = None
         # A missing mask hides nothing here: BigBird has no causal flag to fall back on.
         out, _ = attend(module, query, key, value, mask, is_causal=False)
         return out.reshape(*hidden_states.shape[:-1], -1), None

@@ -33,7 +33,8 @@ def second_moment_error(head: Head, law: Measure, n: int | Sequence[int]) -> Err
         E‖P_n − P‖² = E_{x,x′} E [2(Γ·Γ′)(ε·ε′) + 2(Γ·ε′)(ε·Γ′) + 4(Γ·ε′)(ε·ε′) + (ε·ε′)²].
 
     For Gaussian tokens and centred scores: exact at each pair, averaged over 8 × 64 quasi-random pairs with their mirror images, with a
-    standard error, which few pairs rule where horizons are near 1 and n is very large: it is too small there. The covariance of the outputs is P_n − zzᵀ with z the error of the mean output, so that E‖Cov_n − Cov‖² is
+    standard error, which few pairs rule where horizons are near 1 and n is very large: it is too small there. The covariance of the
+    outputs is P_n − zzᵀ with z the error of the mean output, so that E‖Cov_n − Cov‖² is
     E‖P_n − P‖² − 2E zᵀ(P_n − P)z + E‖z‖⁴, and the roots of the two differ by (E‖z‖⁴)^{1/2} at most (Cauchy–Schwarz).
 
     >>> from attnlimit import Gaussian, Head

@@ -1,5 +1,6 @@
 """Decoding steps: the same as all scores where the scan is exact, the error that theory says for what is kept, any cache."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attnlimit.designs import Kept
-from attnlimit.models.attend import decoding, reading
-from attnlimit.models.attend.decoding import Copies, Decoder, Rows, read_step
+from attnlimit.models.attend import decoding, reading, sampled
+from attnlimit.models.attend.decoding import Copies, Decoder, Rows, by_pair, read_step
 from attnlimit.models.attend.dense import placed_stretches, seen_limits
 from attnlimit.models.attend.reading import Wanted, read_keys
 from attnlimit.models.attend.sampled import sampled_attention
@@ -55,7 +56,7 @@ def as_wanted(one: Call, kept: Kept, n: int, group: int, seed: int = 1, weight: 
 
 def copied(one: Call, group: int = 1) -> Copies:
     made = Copies.make(one, KEYS, group, torch.Generator().manual_seed(0))
-    made.follow(one.key, KEYS)
+    made.follow(by_pair(one.key), KEYS)
     return made
 
 
@@ -307,3 +308,13 @@ class TestGenerate:
         first = write(0)
         assert all(torch.equal(a, b) for a, b in zip(first, write(0), strict=True))
         assert not torch.equal(first[1], write(1)[1])
+
+    @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+    def test_it_does_not_matter_that_caches_grow_in_place(self, settings, monkeypatch):
+        model = tiny("llama")
+        inputs, written = text(model, "left", 40), []
+        for _ in range(2):
+            with sampled_attention(model, uniform(model, 6, own=True, top=3), generator=0):
+                written.append(model.generate(**inputs, **WRITING, **settings))
+            monkeypatch.setattr(sampled, "growing_caches", nullcontext)
+        assert torch.equal(*written)

@@ -73,7 +73,7 @@ class Copies:
             torch.zeros(size * call.heads, room // TILE),
         )
 
-    def follow(self, key: Float[Tensor, "b key_heads _ d"], keys: int) -> None:
+    def follow(self, key: Float[Tensor, "pairs _ d"], keys: int) -> None:
         """Copy what is new; the last key always is."""
         from attnlimit.models.attend import scanning
 
@@ -189,8 +189,18 @@ class Decoder:
                 made.small[:, : known.small.shape[1]] = known.small
                 made.unit, made.filled = known.unit, known.filled
             self.copies[call.layer] = known = made
-        known.follow(call.key.contiguous(), keys)
+        known.follow(by_pair(call.key), keys)
         return known
+
+
+def by_pair(one: Float[Tensor, "b heads n d"]) -> Float[Tensor, "pairs rows d"]:
+    """In one piece, each text and head: as it is where it has room for more rows between heads, which come along."""
+    (size, heads, n, d), (text, head, *inside), start = one.shape, one.stride(), one.storage_offset()
+    rows = head // d
+    fits = rows >= n and (size == 1 or text == heads * head) and (head, *inside) == (rows * d, d, 1)
+    if not fits or start + size * heads * rows * d > one.untyped_storage().nbytes() // one.itemsize:
+        return one.contiguous().flatten(0, 1)
+    return one.as_strided((size * heads, rows, d), (head, d, 1))
 
 
 def _known(call: Call, budgets: Sequence[HeadBudget], group: int) -> bool:
@@ -214,7 +224,7 @@ def read_step(
 
     (size, heads, _, _), (pairs, tiles), group = call.query.shape, copies.small.shape[:2], rows.group
     query = call.query.reshape(size * heads, -1).contiguous()
-    key, value = (one.contiguous().flatten(0, 1) for one in (call.key, call.value))
+    key, value = by_pair(call.key), by_pair(call.value)
     order = (copies.order if order is None else order).flatten(0, 1)
     steps = pairs * -(-tiles // scanning.STRETCH)
     run_compiled(

@@ -26,6 +26,7 @@ from attnlimit.inputs import Seeded, as_generator
 from attnlimit.models.attend.decoding import Decoder
 from attnlimit.models.attend.dense import Sizes, attend_densely, seen_limits
 from attnlimit.models.attend.draws import Stream
+from attnlimit.models.attend.growing import growing_caches
 from attnlimit.models.attend.reading import Read
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.interface import Call, observe
@@ -136,7 +137,7 @@ def sampled_attention(
             call, chosen, source, per_query=per_query, attended=attended, sizes=sizes, group=budgets.group
         )
 
-    with observe(model, attend) as observed:
+    with growing_caches(), observe(model, attend) as observed:
         attended.forward_calls = observed.calls
         yield attended
 

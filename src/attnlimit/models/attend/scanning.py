@@ -40,11 +40,11 @@ def differs(rows: Any, kept: Any, inverse: Any, old: int) -> bool:
 
 def copy(start: int, stop: int, key: Any, limits: Any, unit: Any, copies: Any) -> None:
     """Copies of keys in int8, unit by dimension, for those that came since, or for all where old ones are not what they were.
-    limits: keys copied before, keys now. copies: (pairs, tiles, d, LANES)."""
-    heads, d, old, new = key.shape[1], key.shape[3], limits[0], limits[1]
+    limits: keys copied before, keys now. key: (pairs, keys and more, d). copies: (pairs, tiles, d, LANES)."""
+    d, old, new = key.shape[2], limits[0], limits[1]
     inverse = np.empty(d, np.float32)
     for p in range(start, stop):
-        rows, kept = key[p // heads, p % heads], copies[p]
+        rows, kept = key[p], copies[p]
         inverse[:] = np.float32(1) / unit[p]
         again = old == 0 or differs(rows, kept, inverse, old)
         if again:

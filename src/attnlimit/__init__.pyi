@@ -100,6 +100,7 @@ from attnlimit.sampling import (
     Own as Own,
     Sup as Sup,
     measure_convergence as measure_convergence,
+    output_covariance_error as output_covariance_error,
 )
 
 __version__: str

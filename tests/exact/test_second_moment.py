@@ -1,6 +1,8 @@
-"""The second moment of outputs at fresh queries: Monte Carlo with queries of its own, one key, the limit in closed form."""
+"""The second moment and the covariance of outputs at fresh queries: Monte Carlo with queries of its own, one key, the limit in closed form."""
 
 from __future__ import annotations
+
+from itertools import permutations
 
 import pytest
 import torch
@@ -8,14 +10,18 @@ import torch
 import attnlimit as al
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.second_moment import Plane, second_moment_error
+from attnlimit.sampling.output_covariance import by_the_mean
 
 F64 = {"dtype": torch.float64}
 S = torch.tensor([[0.6, 0.2, 0.0], [0.0, 0.5, 0.1], [-0.1, 0.0, 0.3]], **F64)
 V = torch.tensor([[1.0, 0.5, 0.0], [0.0, 0.7, -0.4]], **F64)
 
 
-def sampled(S: torch.Tensor, V: torch.Tensor, n: int, replicates: int = 8000) -> tuple[float, float]:
-    """Mean and standard error of ⟨P̂ − P, P̂′ − P⟩ for two sets of 24 queries at the same standard normal keys: without bias."""
+def sampled(
+    S: torch.Tensor, V: torch.Tensor, n: int, centred: bool, replicates: int = 8000
+) -> tuple[float, float]:
+    """Mean and standard error of ⟨P̂ − P, P̂′ − P⟩ for two sets of 24 queries at the same standard normal keys, or of covariances in place of
+    second moments: without bias."""
     generator = torch.Generator().manual_seed(n)
     products, truth = [], V @ S @ S.T @ V.T
     for _ in range(replicates // 500):
@@ -24,16 +30,18 @@ def sampled(S: torch.Tensor, V: torch.Tensor, n: int, replicates: int = 8000) ->
         for _ in range(2):
             scores = torch.randn(500, 24, len(S), generator=generator, **F64) @ S.T
             outputs = (scores @ keys.mT).softmax(-1) @ keys @ V.T
+            if centred:
+                outputs = (outputs - outputs.mean(1, keepdim=True)) * (24 / 23) ** 0.5
             gaps.append(outputs.mT @ outputs / 24 - truth)
         products.append((gaps[0] * gaps[1]).sum((1, 2)))
     found = torch.cat(products)
     return float(found.mean()), float(found.std()) / replicates**0.5
 
 
-def gap(curve: al.ErrorCurve, S: torch.Tensor, V: torch.Tensor, at: int) -> float:
+def gap(curve: al.ErrorCurve, S: torch.Tensor, V: torch.Tensor, at: int, centred: bool = False) -> float:
     """In standard errors of both."""
     assert curve.standard_error is not None
-    mean, noise = sampled(S, V, curve.n[at])
+    mean, noise = sampled(S, V, curve.n[at], centred)
     square, own = float(curve.error[at]) ** 2, 2 * float(curve.error[at] * curve.standard_error[at])
     return abs(mean - square) / (noise**2 + own**2) ** 0.5
 
@@ -47,6 +55,33 @@ def test_against_monte_carlo(S: torch.Tensor, V: torch.Tensor, monkeypatch: pyte
     assert gap(curve, S, V, 1) < 6
     monkeypatch.setattr(Plane, "fourth", lambda self: [])
     assert gap(second_moment_error(al.Head(S, V), al.Gaussian(dim=len(S)), [5]), S, V, 0) > 6
+
+
+@pytest.mark.parametrize(("S", "V"), [(torch.tensor([[0.7]], **F64), torch.eye(1, **F64)), (S, V)])
+def test_covariance_against_monte_carlo(S: torch.Tensor, V: torch.Tensor) -> None:
+    """As above; the second moment is not the covariance."""
+    head, law = al.Head(S, V), al.Gaussian(dim=len(S))
+    curve = al.output_covariance_error(head, law, [5, 50])
+    assert gap(curve, S, V, 0, centred=True) < 6
+    assert gap(curve, S, V, 1, centred=True) < 6
+    assert gap(second_moment_error(head, law, [5]), S, V, 0, centred=True) > 6
+
+
+def test_what_the_mean_takes_off_has_no_bias() -> None:
+    """All choices of different queries one by one, for outputs and limits without any structure."""
+    generator = torch.Generator().manual_seed(0)
+    y, g = torch.randn(2, 6, 3, generator=generator, **F64)
+    e = y - g
+    second = [torch.outer(one, one) - torch.outer(other, other) for one, other in zip(y, g, strict=True)]
+    four = [(e[i] @ e[j]) * (e[k] @ e[h]) for i, j, k, h in permutations(range(6), 4)]
+    three = [e[i] @ second[j] @ e[k] for i, j, k in permutations(range(6), 3)]
+    expected = torch.stack(four).mean() - 2 * torch.stack(three).mean()
+    assert by_the_mean(y, g) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_covariance_of_too_many_keys_is_refused() -> None:
+    with pytest.raises(InputError, match=r"takes n ≤ 100,000, got 200,000.*second_moment_error"):
+        al.output_covariance_error(al.Head(S), al.Gaussian(dim=3), [10, 200_000])
 
 
 def test_one_key_and_very_many() -> None:
@@ -77,7 +112,7 @@ def test_one_key_and_very_many() -> None:
         (al.Head([[1.0]]), al.Gaussian([1.0], 1.0), NotKnown, "scores are centred"),
         (al.Head([[1.0]]), al.Empirical([[1.0], [2.0]]), InputError, "no law to draw queries from: use measure_convergence"),
         (al.Head([[1.0, 0.0]]), al.Gaussian(dim=1), InputError, "do not fit 2-dimensional queries"),
-        (al.Head([[[1.0]], [[2.0]]]), al.Gaussian(dim=1), InputError, "second_moment_error takes one head at a time"),
+        (al.Head([[[1.0]], [[2.0]]]), al.Gaussian(dim=1), InputError, "one head at a time.*head.each"),
     ],
 )  # fmt: skip
 def test_what_is_refused(head: al.Head, law: al.Measure, error: type[Exception], message: str) -> None:

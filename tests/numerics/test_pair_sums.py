@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from attnlimit.numerics.pair_sums import pair_sums
+from attnlimit.numerics.pair_sums import Form, pair_sums
 from attnlimit.numerics.two_queries import PairAtoms
 
 F64 = {"dtype": torch.float64}
@@ -15,6 +15,13 @@ MASS = torch.tensor([0.2, 0.5, 0.3], **F64)
 SCORES = torch.tensor([[0.3, -0.9, 0.0], [-0.5, 0.1, 0.7]], **F64)
 ERRORS = torch.tensor([[[1.0, -0.4], [0.3, 0.8], [-1.2, 0.5]], [[0.2, 0.9], [-0.7, 0.1], [0.4, -1.1]]], **F64)
 ATOMS = PairAtoms(SCORES[0], SCORES[1][:, None], MASS[:, None], *ERRORS[:, :, None])
+
+
+def form(factors: tuple[str, ...], share: float) -> Form:
+    indexed = [one for one in factors if len(one) == 2]
+    numbers = torch.zeros([2] * len(indexed), **F64)
+    numbers[tuple(int(one[1]) for one in indexed)] = share
+    return numbers, "".join(one[0] for one in indexed), "".join(one for one in factors if len(one) == 1)
 
 
 def by_enumeration(factors: tuple[str, ...], n: int) -> float:
@@ -41,11 +48,11 @@ def by_enumeration(factors: tuple[str, ...], n: int) -> float:
      ("X", "p0", "q1"), ("Q", "p0", "p1"), ("P", "q0", "q0"), ("P", "Q"), ("X", "X")],
 )  # fmt: skip
 def test_against_every_draw(factors: tuple[str, ...], n: int) -> None:
-    found = pair_sums(ATOMS, {factors: 2.0}, [n, 1000], 0.3)
+    found = pair_sums(ATOMS, [form(factors, 2.0)], [n, 1000], 0.3)
     assert float(found[0]) == pytest.approx(2 * by_enumeration(factors, n), rel=1e-5, abs=1e-7)
 
 
 def test_terms_add_up() -> None:
-    terms = {("X", "X"): 0.5, ("p0", "q1"): -2.0}
-    apart = sum(pair_sums(ATOMS, {one: share}, [4], 0.3) for one, share in terms.items())
+    terms = [form(("X", "X"), 0.5), form(("p0", "q1"), -2.0), form(("p0", "q0"), 0.7)]
+    apart = sum(pair_sums(ATOMS, [one], [4], 0.3) for one in terms)
     torch.testing.assert_close(pair_sums(ATOMS, terms, [4], 0.3), apart)

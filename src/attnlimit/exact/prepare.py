@@ -96,7 +96,7 @@ def prepare_in_blocks(
     binned: bool | None = None,
 ) -> list[tuple[Int[Tensor, " k"], Callable[[], Prepared]]]:
     """The same for some queries each, those whose scores spread most first, to be called side by side. What they share is
-    computed here, and bins are checked for the first ones alone."""
+    computed here, and bins are checked for the last ones alone, which have least to do."""
     if measure.population is None:
         rows = torch.arange(len(x), device=x.device)
         return [(rows, partial(prepare, head, measure, x, n_max, sampling))]
@@ -109,7 +109,7 @@ def prepare_in_blocks(
 
     with one_thread():  # those that are called side by side need the others
         groups = head.query(x).norm(dim=-1).argsort(descending=True, stable=True).split(BLOCK)
-    return [(rows, partial(ready, rows, check=rows is groups[0])) for rows in groups]
+    return [(rows, partial(ready, rows, check=rows is groups[-1])) for rows in groups]
 
 
 def precision(x: Tensor) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -16,12 +14,17 @@ from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.two_queries import COARSE, SCRAMBLES, centred_gaussian, plane_frame
 from attnlimit.measures import Measure
-from attnlimit.numerics.pair_sums import Factors, pair_sums
+from attnlimit.numerics.pair_sums import Form, pair_sums
 from attnlimit.numerics.quasi import normal_sets
+from attnlimit.numerics.threads import side_by_side
 from attnlimit.numerics.two_queries import gaussian_pair
 from attnlimit.rates.error_curve import ErrorCurve
 
 POINTS = 64
+AVERAGED = (
+    f"exact at each pair of queries (double Laplace quadrature, good to 4e-04), averaged over {SCRAMBLES} × {POINTS:,} quasi-random pairs "
+    "and their mirror images"
+)
 TILT, WIDEST = 0.7, 2.0
 """Of the pairs, towards those whose errors go together (see `Pairs`): along the strongest direction, and in all, which keeps weights alike."""
 
@@ -33,35 +36,32 @@ def second_moment_error(head: Head, law: Measure, n: int | Sequence[int]) -> Err
         E‖P_n − P‖² = E_{x,x′} E [2(Γ·Γ′)(ε·ε′) + 2(Γ·ε′)(ε·Γ′) + 4(Γ·ε′)(ε·ε′) + (ε·ε′)²].
 
     For Gaussian tokens and centred scores: exact at each pair, averaged over 8 × 64 quasi-random pairs with their mirror images, with a
-    standard error, which few pairs rule where horizons are near 1 and n is very large: it is too small there. The covariance of the
-    outputs is P_n − zzᵀ with z the error of the mean output, so that E‖Cov_n − Cov‖² is
-    E‖P_n − P‖² − 2E zᵀ(P_n − P)z + E‖z‖⁴, and the roots of the two differ by (E‖z‖⁴)^{1/2} at most (Cauchy–Schwarz).
+    standard error, which few pairs rule where horizons are near 1 and n is very large: it is too small there.
+    About the mean that the same n tokens give: `output_covariance_error`.
 
     >>> from attnlimit import Gaussian, Head
     >>> second_moment_error(Head([[0.5]]), Gaussian(dim=1), [100]).error
     tensor([0.0773], dtype=torch.float64)
     """
-    if head.heads:
-        raise InputError(f"second_moment_error takes one head at a time, got {head!r}: use head.each().")
     sizes = sorted(set(as_sizes(n)))
+    found, scale = second_moment_sets(head, law, sizes)
+    return ErrorCurve.of_squares(sizes, found, AVERAGED, scale)
+
+
+def second_moment_sets(head: Head, law: Measure, sizes: list[int]) -> tuple[Float[Tensor, "sets n"], float]:
+    """E‖P_n − P‖² by each of the independent sets of pairs, and ‖P‖."""
+    if head.heads:
+        raise InputError(
+            f"The second moment of outputs is that of one head at a time, got {head!r}: use head.each()."
+        )
     head.check_fits(law)
     instead = "use measure_convergence (Monte Carlo) with statistic='covariance'."
     root, total = centred_gaussian(head, law, "second moment of outputs", instead)
     # all α = Σ^{1/2}Ax are rows of white noise times these
     basis = law.proxy_root(head.score_vector(head.checked(law.mean + law.proxy_root(torch.eye(law.dim).to(law.mean)))))  # fmt: skip
     pairs = Pairs.of(basis.double())
-    found = _sets(pairs, root, total, sizes)
-    square, noise = found.mean(0), found.std(0) / SCRAMBLES**0.5
-    error = square.clamp_min(0).sqrt()
-    method = (
-        f"exact at each pair of queries (double Laplace quadrature, good to 4e-04), averaged over {SCRAMBLES} × {POINTS:,} quasi-random pairs "
-        "and their mirror images"
-    )
-    rows = found.sqrt() if bool((found > 0).all()) else None
-    spread = noise / (2 * error.clamp_min(1e-300))
     outputs = pairs.basis @ root.T
-    scale = float((outputs.T @ outputs).norm())
-    return ErrorCurve(tuple(sizes), error, spread, method=method, scale=scale, rows=rows)
+    return _sets(pairs, root, total, sizes), float((outputs.T @ outputs).norm())
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +105,9 @@ def _sets(pairs: Pairs, root: Tensor, total: Tensor, sizes: list[int]) -> Float[
     for white in normal_sets(2 * len(pairs.basis), POINTS, SCRAMBLES):
         a, b, weight = pairs.at(white)
         # with both α′ and −α′ what is odd, and has mean 0, is gone
-        both = [_at_pair(root, total, a[i], b[i], sizes) + _at_pair(root, total, a[i], -b[i], sizes) for i in range(len(a))]  # fmt: skip
-        found.append(torch.stack(both) * weight[:, None] / 2)
+        here = [*zip(a, b, strict=True), *zip(a, -b, strict=True)]
+        both = side_by_side(lambda pair: _at_pair(root, total, *pair, sizes), here)
+        found.append(torch.stack(both).unflatten(0, (2, -1)).mean(0) * weight[:, None])
         controls.append(pairs.control(a, b, weight, root))
     values, known = torch.stack(found), torch.stack(controls)
     away = known - known.mean()
@@ -117,18 +118,9 @@ def _sets(pairs: Pairs, root: Tensor, total: Tensor, sizes: list[int]) -> Float[
 def _at_pair(root: Tensor, total: Tensor, a: Tensor, b: Tensor, sizes: list[int]) -> Float[Tensor, " n"]:
     """E[2(Γ·Γ′)(ε·ε′) + 2(Γ·ε′)(ε·Γ′) + 4(Γ·ε′)(ε·ε′) + (ε·ε′)²] at the queries of α and α′."""
     s, s2, cosine, frame = plane_frame(a, b)
-    plane, terms = Plane.of(root @ frame, total), defaultdict[Factors, float](float)
-    c, c2 = frame.T @ a, frame.T @ b
-    for numbers, indexed, sums in (*plane.second(c, c2), *plane.third(c), *plane.fourth()):
-        places = product(range(2), repeat=len(indexed))
-        for place, number in zip(places, numbers.flatten().tolist(), strict=True):
-            factors = [f"{one}{i}" for one, i in zip(indexed, place, strict=True)]
-            terms[tuple(sorted([*factors, *sums]))] += number
-    return pair_sums(gaussian_pair(s, s2, cosine, max(sizes), COARSE), terms, sizes, COARSE)
-
-
-Form = tuple[Float[Tensor, "..."], str, str]
-"""Coefficients, the sums p and q that their indices are of, and sums without index (names of `pair_sums`)."""
+    plane, c, c2 = Plane.of(root @ frame, total), frame.T @ a, frame.T @ b
+    forms = [*plane.second(c, c2), *plane.third(c), *plane.fourth()]
+    return pair_sums(gaussian_pair(s, s2, cosine, max(sizes), COARSE), forms, sizes, COARSE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from attnlimit.exact.error import as_sizes
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 from attnlimit.numerics.quasi import normal_sets
+from attnlimit.numerics.threads import side_by_side
 from attnlimit.numerics.two_queries import PairAtoms, gaussian_pair, pair_moments
 from attnlimit.rates.error_curve import ErrorCurve
 
@@ -206,16 +207,11 @@ def _fresh(head: Head, law: Measure, sizes: list[int]) -> ErrorCurve:
         alone, own, mixed, other = table.at(s, s2, cosine)
         trace = alone * total.trace() + own * along.square().sum(1) + other * across.square().sum(1)
         means.append((trace + mixed * cosine * (along * across).sum(1)).mean(1))
-    found = torch.stack(means)
-    square, noise = found.mean(0), found.std(0) / SCRAMBLES**0.5
-    error = square.clamp_min(0).sqrt()
     method = (
         f"exact at each pair of queries (double Laplace quadrature, table good to {table.error:.0e}), averaged over "
         f"{SCRAMBLES} × {POINTS:,} quasi-random pairs and their mirror images"
     )
-    # What one set of pairs says is off alike at all n: by rows a slope is known better than by standard errors.
-    rows = found.sqrt() if bool((found > 0).all()) else None
-    return ErrorCurve(tuple(sizes), error, noise / (2 * error.clamp_min(1e-300)), method=method, rows=rows)
+    return ErrorCurve.of_squares(sizes, torch.stack(means), method)
 
 
 def _pairs(head: Head, law: Measure, white: Float[Tensor, "k dd"]) -> tuple[Tensor, ...]:
@@ -274,10 +270,13 @@ def _coefficients(low: float, high: float, turn: float, degree: int, sizes: list
     nodes = np.cos(np.pi * (np.arange(count) + 0.5) / count)
     spreads, cosines = low + (nodes + 1) / 2 * (high - low), np.sqrt(turn * (nodes + 1) / 2)
     values = torch.zeros(4, len(sizes), count, count, count, dtype=torch.float64)
-    for i, j, r in product(range(count), repeat=3):
-        if i <= j:
-            values[:, :, i, j, r] = _even(spreads[i], spreads[j], cosines[r], sizes, COARSE)
-            values[:, :, j, i, r] = values[[0, 3, 2, 1], :, i, j, r]  # exchanged queries
+    places = [(i, j, r) for i, j, r in product(range(count), repeat=3) if i <= j]
+    found = side_by_side(
+        lambda at: _even(spreads[at[0]], spreads[at[1]], cosines[at[2]], sizes, COARSE), places
+    )
+    for (i, j, r), here in zip(places, found, strict=True):
+        values[:, :, i, j, r] = here
+        values[:, :, j, i, r] = here[[0, 3, 2, 1]]  # exchanged queries
     inverse = torch.as_tensor(np.linalg.inv(np.polynomial.chebyshev.chebvander(nodes, degree)))
     return torch.einsum("ai,bj,cr,xnijr->xnabc", inverse, inverse, inverse, values)
 

@@ -10,6 +10,9 @@ import numpy as np
 from attnlimit.numerics.compiled import part
 from attnlimit.numerics.instructions import add_row
 
+LINE = 64
+"""Bytes."""
+
 
 @part
 def _place(scores: Any, low: Any, width: Any, top: Any, bin_of: Any, share: Any) -> None:
@@ -69,15 +72,16 @@ def _share_out(
     total = 0.0
     for b in range(len(sums)):
         total += sums[b, 0]
+    each, inverse = keys / total, 1.0 / step
     for b in range(len(sums)):
         mass, weight, squares = sums[b, 0], sums[b, 1], sums[b, 2]
         if mass <= 0.0:
             continue
         centre = (b + 0.5) * width
-        place = (centre + math.log(weight / mass)) / step
+        place = (centre + math.log(weight / mass)) * inverse
         first = max(0, min(last, int(place)))
         x = place - first + before
-        part[0] = keys / total
+        part[0] = each
         for k in range(1, near):  # products of what is left of each point, then of what is right of it
             part[k] = part[k - 1] * (x - (k - 1))
         right = 1.0
@@ -120,7 +124,9 @@ def condense_keys(
     room = 0
     for i in range(start, stop):  # numba takes a second to compile max()
         room = max(room, bins[i])
-    sums, value = np.empty((room, 3)), np.empty((room, p), values.dtype)
+    sums, memory = np.empty((room, 3)), np.empty(room * p + LINE, values.dtype)
+    ahead = (-memory.ctypes.data % LINE) // memory.itemsize  # rows that begin with a cache line are faster
+    value = memory[ahead : ahead + room * p].reshape(room, p)
     part, pulled = np.empty(len(fraction)), np.empty(number.shape[1])
     for i in range(start, stop):
         own, size = 0 if shared else i, real(0)

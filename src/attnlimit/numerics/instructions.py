@@ -221,12 +221,27 @@ def _add_row(context: Any, total: Any, k: Any, rows: Any, j: Any, factor: Any) -
             builder.store(found, old, align=align)
 
         wide = LONG(2 * LANES)
-        many = builder.udiv(size, wide)
-        with cgutils.for_range(builder, many) as loop:
-            add(builder.mul(loop.index, wide), _spread(builder, factor, 2 * LANES))
-        done = builder.mul(many, wide)
-        with cgutils.for_range(builder, builder.sub(size, done)) as loop:
-            add(builder.add(done, loop.index), factor)
+
+        def by_loops() -> None:
+            many = builder.udiv(size, wide)
+            with cgutils.for_range(builder, many) as loop:
+                add(builder.mul(loop.index, wide), _spread(builder, factor, 2 * LANES))
+            done = builder.mul(many, wide)
+            with cgutils.for_range(builder, builder.sub(size, done)) as loop:
+                add(builder.add(done, loop.index), factor)
+
+        with builder.if_else(builder.icmp_unsigned("==", size, wide)) as (short, longer):
+            with short:
+                add(LONG(0), _spread(builder, factor, 2 * LANES))
+            with (
+                longer,
+                builder.if_else(builder.icmp_unsigned("==", size, LONG(4 * LANES))) as (twice, other),
+            ):
+                with twice:
+                    for place in (LONG(0), wide):
+                        add(place, _spread(builder, factor, 2 * LANES))
+                with other:
+                    by_loops()
         return target.get_dummy_value()
 
     return types.void(total, types.int64, rows, types.int64, factor), make

@@ -128,8 +128,8 @@ def _alike(tau: Float[Tensor, "m t"], keys: Condensed) -> Sums:
         y = few.loads(tau[:, here])
         less = torch.expm1(-y)
         pull = (less + 1.0).mul_(y)
-        # what is left out is far below what heavier keys add, and processors are slow with such small numbers
-        pulled = pull.to(keys.vector).masked_fill_(pull < 1e-30, 0.0)
+        # 1e-30 is far below what heavier keys add, and processors are slow with still smaller numbers
+        pulled = pull.clamp_min(1e-30).to(keys.vector)
         shrink[:, here] = summed(less, few.number) - keys.number[:, seen:].sum(1, keepdim=True)
         first[:, here] = pulled @ few.vector
         second[:, here] = summed(pull.mul_(y), few.square)

@@ -62,7 +62,36 @@ def test_an_analysis_goes_on_after_a_full_disk(model, monkeypatch) -> None:
     assert "Going on after passage 2 of 3, which are there from before." in analysed(model, "parts")
     assert len(read) == 1
     assert numbers("parts") == numbers("whole")
-    assert not Path("parts/unfinished.safetensors").exists()
+    assert not list(Path("parts").glob("unfinished*"))
+
+
+def test_an_analysis_goes_on_among_its_trials(model, monkeypatch) -> None:
+    """Stopped after the fifth pass of the sampled model: the others are made, and no passage is read again."""
+    made, read = [], []
+    sampled, gradients = answer.sampled_attention, answer.answer_gradients
+    monkeypatch.setattr(answer, "sampled_attention", lambda *a, **k: (made.append(1), sampled(*a, **k))[1])
+    monkeypatch.setattr(answer, "answer_gradients", lambda *a, **k: (read.append(1), gradients(*a, **k))[1])
+    analysed(model, "whole")
+    passes = len(made)
+    made.clear(), read.clear()
+    with monkeypatch.context() as stopped:
+
+        def until_the_sixth(*given, **named):
+            if len(made) == 5:
+                raise KeyboardInterrupt
+            return sampled(*given, **named)
+
+        stopped.setattr(
+            answer, "sampled_attention", lambda *a, **k: (until_the_sixth(*a, **k), made.append(1))[0]
+        )
+        analysed(model, "parts", code=130)
+    assert len(made) == 5
+    assert len(read) == 3
+    analysed(model, "parts")
+    assert len(made) == passes
+    assert len(read) == 3
+    assert numbers("parts") == numbers("whole")
+    assert not list(Path("parts").glob("unfinished*"))
 
 
 def test_another_analysis_does_not_go_on_from_it(model, monkeypatch) -> None:

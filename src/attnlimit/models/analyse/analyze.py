@@ -24,7 +24,7 @@ from attnlimit.files.strict import Seed, record
 from attnlimit.inputs import Positive
 from attnlimit.models.analyse.answer import Answering
 from attnlimit.models.analyse.heads import HeadReport, Measured
-from attnlimit.models.analyse.run import UNFINISHED, Facts, Run
+from attnlimit.models.analyse.run import PASSES, UNFINISHED, Facts, Run
 from attnlimit.models.analyse.unfinished import Unfinished, key_of
 from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call, wide
@@ -110,7 +110,7 @@ def analyze(
     """For every layer and head: horizon, effective keys, exact error curves, keys needed, slopes, and what they mean.
 
     The text defaults to Wikipedia articles. `progress` is called with (steps done, steps in all), `before` with the
-    memory that it will take, before the model runs. After every passage what was measured is kept in `folder`, and the same
+    memory that it will take, before the model runs. After every passage, and every trial of budgets, what was measured is kept in `folder`, and the same
     analysis goes on from there, bit for bit, should it be killed (`note` is told); `Run.save` there ends that.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
@@ -148,7 +148,10 @@ def analyze(
         work.batch += 1
         if kept is not None:
             kept.write(work.state())
-    answer = None if answering is None else answering.tried(answering.found(), work.step)
+    answer = None
+    if answering is not None:
+        passes = None if kept is None else replace(kept, path=kept.path.with_name(PASSES))
+        answer = answering.tried(answering.found(), work.step, passes)
     return Run(_facts(plan, work, rel_error, memory), tuple(work.reports()), answer)
 
 

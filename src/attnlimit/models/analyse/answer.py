@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from attnlimit.designs.by_query import contributions, rest_spread
 from attnlimit.designs.kept import masks
 from attnlimit.exact.nested import nested_squares, shares
 from attnlimit.exact.populations import Seen
+from attnlimit.models.analyse.unfinished import Unfinished
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.answer import BASE, SPACE, Answer
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
@@ -160,23 +161,27 @@ class Answering:
         """Of the sampled model, at most, when budgets are tried out."""
         return min(TRIED_ON, len(self.windows)) * (1 + len(TRIED))
 
-    def tried(self, answer: Answer, passed: Callable[[], None] | None = None) -> Answer:
-        """With what became of some budgets that were tried out, in passages that they were not chosen on if there are several.
+    def tried(
+        self, answer: Answer, passed: Callable[[], None] | None = None, kept_in: Unfinished | None = None
+    ) -> Answer:
+        """With what became of some budgets that were tried out, in passages that they were not chosen on if there are several; what the model
+        answered is kept from pass to pass.
 
         Errors of keys kept alone are biases, which do not average out as draws do: what they are together, over their sum,
         is found first, with kept keys only. Then what is left of second order and of independence is wrong by a factor."""
+        passes = _Passes(self.generator, kept_in, passed)
         kept = answer.options(drawn=False).cheapest(error=TRIED[0]).entries
         apart = float(answer.terms(kept)[0].sum((0, 1)).mean())
         passages = torch.arange(min(TRIED_ON, len(self.windows)))
         if apart > 0:
-            together = float(self._lost([kept], answer.group, passages, passed).mean())
+            together = float(self._lost([kept], answer.group, passages, passes).mean())
             answer = replace(answer, alone=answer.alone * max(1.0, together / apart))
         trials = torch.zeros(len(TRIED), 2, len(passages), dtype=torch.float64)
         for some in passages.split(1) if len(passages) == 1 else (passages[::2], passages[1::2]):
             here = torch.isin(torch.arange(len(self.windows)), some)
             options = (answer if bool(here.all()) else answer.of_passages(~here)).options()
             chosen = [options.cheapest(error=level) for level in TRIED]
-            trials[:, 1, some] = self._lost([one.entries for one in chosen], answer.group, some, passed)
+            trials[:, 1, some] = self._lost([one.entries for one in chosen], answer.group, some, passes)
             for level, one in enumerate(chosen):
                 new = answer.by_passage(one.entries)[some]
                 trials[level, 0, some] = one.predicted.value if bool(here.all()) else new
@@ -189,20 +194,47 @@ class Answering:
         tried: Sequence[Sequence[HeadBudget]],
         group: int,
         passages: Int[Tensor, " p"],
-        passed: Callable[[], None] | None,
+        passes: _Passes,
     ) -> Float[Tensor, "tried p"]:
         """What budgets do to the answer in some passages."""
         layers, heads = (1 + max(place[k] for place in self.terms) for k in (0, 1))
         budgets = [Budgets("", layers, heads * group, tuple(one), group=group) for one in tried]
         found = torch.empty(len(tried), len(passages), dtype=torch.float64)
         for column, ids in enumerate(self.windows[passages].to(self.loaded.device).split(1)):
-            full = model_answer(self.loaded, ids)
+            full = cache(partial(model_answer, self.loaded, ids))
             for row, one in enumerate(budgets):
-                with sampled_attention(self.loaded.model, one, generator=self.generator):
-                    found[row, column] = answer_error(full, model_answer(self.loaded, ids))
-                if passed is not None:
-                    passed()
+                found[row, column] = passes.next(partial(self._error, full, ids, one))
         return found
+
+    def _error(self, full: Callable[[], Tensor], ids: Tensor, budgets: Budgets) -> float:
+        whole = full()
+        with sampled_attention(self.loaded.model, budgets, generator=self.generator):
+            return float(answer_error(whole, model_answer(self.loaded, ids)))
+
+
+class _Passes:
+    """Passes of the sampled model in a row: what those gave that an analysis made before it was killed, then new ones."""
+
+    def __init__(
+        self, generator: torch.Generator, kept_in: Unfinished | None, passed: Callable[[], None] | None
+    ) -> None:
+        self.generator, self.kept_in, self.passed = generator, kept_in, passed
+        self.known: list[float] = []
+        self.at = 0
+        state = None if kept_in is None else kept_in.read()
+        if state is not None:
+            self.known = state["known"]
+            generator.set_state(state["generator"])
+
+    def next(self, error: Callable[[], float]) -> float:
+        if self.at == len(self.known):
+            self.known.append(error())
+            if self.kept_in is not None:
+                self.kept_in.write({"known": self.known, "generator": self.generator.get_state()})
+        self.at += 1
+        if self.passed is not None:
+            self.passed()
+        return self.known[self.at - 1]
 
 
 def _spread_square(call: Call, head: int, rows: Int[Tensor, " some"]) -> Float[Tensor, " some"]:

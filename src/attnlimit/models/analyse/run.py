@@ -33,7 +33,7 @@ FOR_ANSWER = {"best": "by head and query", "head": "by head", "same": "one desig
 SPLITS = ("answer", "output", "head", "uniform")
 ANSWER_LEVELS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Errors of the answer, nats a token or squared change, for which keys are told unasked."""
-ANSWER, UNFINISHED = "answer.safetensors", "unfinished.safetensors"
+ANSWER, UNFINISHED, PASSES = "answer.safetensors", "unfinished.safetensors", "unfinished-passes.safetensors"
 """Beside run.json; and what was measured so far, before there is one."""
 REMEDY = "`attnlimit analyze MODEL --out DIR` makes a run that this version reads."
 
@@ -267,7 +267,8 @@ class Run(Drawn):
         if self.answer is not None:
             self.answer.save(folder / ANSWER)
         write_json(folder / "run.json", self.to_dict())
-        (folder / UNFINISHED).unlink(missing_ok=True)
+        for name in (PASSES, UNFINISHED):
+            (folder / name).unlink(missing_ok=True)
         return folder
 
     def rows(self) -> list[dict[str, object]]:

@@ -115,6 +115,8 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
                 named[name] = _taken(checks[name], value, name, sizes)
         try:
             found = function(*given, **named)
+            if function.__name__ == "__new__" and _has_nan(found):
+                raise InputError(f"{type(found).__name__} would hold nan: clean or drop such numbers first.")
             if not skip and _has_nan(found):  # methods may answer nan where they say so
                 raise ArithmeticError("nan")
         except (MemoryError, RuntimeError, ArithmeticError) as problem:

@@ -144,6 +144,7 @@ def hardmax_and_complexity() -> Iterator[Call]:
     yield Call("Schedule.hardmax", al.Schedule.hardmax, {"dim": 2, "gamma": 1.0})
     yield Call("mean_output_error", al.mean_output_error, {**basic, "measure": law})
     yield Call("second_moment_error", al.second_moment_error, {"head": al.Head([[0.5]]), "law": al.Gaussian(dim=1), "n": n})  # fmt: skip
+    yield Call("output_covariance_error", al.output_covariance_error, {"head": al.Head([[0.5]]), "law": al.Gaussian(dim=1), "n": n})  # fmt: skip
     yield Call("two_query_covariance", al.two_query_covariance, {"head": head, "measure": law, "n": n, "x": x[0], "other": x[1]})  # fmt: skip
     yield Call(
         "phase_diagram", al.phase_diagram, {"law": sphere, "kappa": [1.0, 2.0], "n": n, "direction": x[0]}
@@ -279,7 +280,7 @@ def risks_and_flows() -> Iterator[Call]:
     yield Call("icl.infinite_risk", icl.infinite_risk, {"task": task, "U": full.U, "V": full.V})
     prompts = task.draw(3, 4, 0)
     yield Call("icl.infinite_predictions", icl.infinite_predictions, {"task": task, "U": full.U, "V": full.V, "prompts": prompts})  # fmt: skip
-    yield Call("icl.finite_risk", icl.finite_risk, {"task": task, "theta": full, "lengths": [4, 8], "prompts": 16, "generator": 0})  # fmt: skip
+    yield Call("icl.finite_risk", icl.finite_risk, {"task": task, "theta": full, "lengths": [4, 8], "prompts": 16, "generator": 0, "progress": lambda *_: None})  # fmt: skip
     yield Call(
         "icl.finite_risk of a block", icl.finite_risk, {"task": task, "theta": block, "lengths": [4, 8]}
     )

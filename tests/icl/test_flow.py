@@ -19,6 +19,7 @@ from attnlimit.icl import (
     balanced,
     descend,
     endpoint,
+    finite_risk,
     flow,
     infinite_predictions,
     infinite_risk,
@@ -316,3 +317,14 @@ def test_path_as_data_and_figure() -> None:
 
 def _flat(A: torch.Tensor, b: float) -> torch.Tensor:
     return torch.cat([A.flatten(), torch.tensor([b], dtype=torch.float64)])
+
+
+def test_long_prompts_tell_how_far_they_are_and_nan_is_refused() -> None:
+    task, eye, told = LinearRegression(1), torch.eye(2, dtype=torch.float64), []
+    finite_risk(task, Weights(eye, eye), [10, 2**20], prompts=3, progress=lambda *done: told.append(done))
+    assert told[-1] == (3, 3)
+    assert len(told) > 1
+    with pytest.raises(InputError, match="Weights would hold nan: clean or drop"):
+        Weights(eye * torch.nan, eye)
+    with pytest.raises(InputError, match=r"as \(T,\) numbers, got a tensor of shape \(2, 2, 2\)"):
+        flow(task, endpoint(task), times=torch.zeros(2, 2, 2))

@@ -270,3 +270,8 @@ def test_a_scheduler_that_is_gone_ends_the_run_by_name(monkeypatch):
         WorkersLost, match=r"scheduler tcp://127\.0\.0\.1:8786 does not answer \(client closed\)"
     ):
         executor.collect(0.0)
+
+
+def test_more_workers_than_a_machine_can_hold_are_refused():
+    with pytest.raises(InputError, match=r"workers must be at most \d+ here, got 1000000"):
+        connect("local", 10**6)

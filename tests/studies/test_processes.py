@@ -141,6 +141,13 @@ def test_workers_that_cannot_start_are_told_of(tmp_path, monkeypatch):
         Processes(0)
 
 
+@pytest.mark.parametrize("size", [{"workers": 10**6}, {"workers": 2, "threads": 10**6}])
+def test_more_than_a_machine_can_hold_is_refused(size):
+    expected = rf"{list(size)[-1]} must be at most \d+ here, got 1000000: this machine has \d+ cores"
+    with pytest.raises(InputError, match=expected):
+        Processes(**size)
+
+
 def test_an_orphaned_worker_ends_by_itself():
     pool = Processes(1)
     pool.submit(0, study_task(60))

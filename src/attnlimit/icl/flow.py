@@ -29,7 +29,7 @@ from attnlimit.icl.infinite import (
     risk_method,
 )
 from attnlimit.icl.tasks import InContextTask, LinearRegression
-from attnlimit.inputs import Array, Count, Positive, Steps, as_float
+from attnlimit.inputs import Array, Count, Positive, Steps, as_float, shown
 
 LONGEST, TOO_FAR = 1e6, 1e6
 Solver: TypeAlias = Literal["LSODA", "DOP853", "BDF", "Radau"]
@@ -240,5 +240,5 @@ def no_limit(when: str) -> Iterator[None]:
 def _checked_times(times: Array) -> np.ndarray:
     grid = as_float(times, "times").detach().double().cpu().numpy()
     if grid.ndim != 1 or len(grid) < 1 or grid[0] < 0 or not (np.diff(grid) > 0).all() or grid[-1] == 0:
-        raise InputError(f"times must increase from 0 or later, as (T,) numbers, got {times!r}.")
+        raise InputError(f"times must increase from 0 or later, as (T,) numbers, got {shown(times)}.")
     return grid

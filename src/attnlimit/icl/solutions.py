@@ -27,6 +27,7 @@ from attnlimit.measures import Gaussian
 from attnlimit.numerics.quasi import normal_sets
 from attnlimit.numerics.two_queries import gaussian_pair, pair_moments
 from attnlimit.rates.logs import checked_sizes
+from attnlimit.sampling.convergence import Progress
 
 SCRAMBLES, POINTS, SPREADS = 8, 1024, 96
 WIDE, MOST_B = 8.0, 12.0
@@ -57,6 +58,7 @@ def finite_risk(
     attention: Attention = "softmax",
     prompts: Repeats = 4096,
     generator: Seeded = 0,
+    progress: Progress | None = None,
 ) -> FiniteRisk:
     """R_L(θ) = E loss on prompts of L tokens, for every L.
 
@@ -64,7 +66,7 @@ def finite_risk(
     Gaussian attention with score spread s = ‖Σ^{1/2}Ax_q‖, whose error and bias are exact (any L up to 10^12; of opposite heads the
     errors at the two queries ±x_q go together), the average over w is in closed form, and only x_q is averaged over 8 × 1,024
     quasi-random points; of linear attention everything is in closed form. Otherwise `prompts` prompts are drawn, whose first tokens
-    are the shorter prompts.
+    are the shorter prompts, and `progress` is called with (prompts done, prompts in all).
 
     >>> from attnlimit.icl import LinearRegression, endpoint
     >>> task = LinearRegression(5)
@@ -75,7 +77,7 @@ def finite_risk(
     if isinstance(theta, Block) and isinstance(task, LinearRegression):
         linear = attention == "linear"
         return _exact_linear(task, theta, sizes) if linear else _exact(task, theta, sizes, attention)
-    losses = sampled_losses(task, theta.embed(), sizes, prompts, as_generator(generator), attention)
+    losses = sampled_losses(task, theta.embed(), sizes, prompts, as_generator(generator), attention, progress)
     method = f"Monte Carlo, {prompts:,} prompts, nested lengths"
     return FiniteRisk(sizes, losses.mean(0), losses.std(0) / prompts**0.5, method)
 
@@ -192,6 +194,7 @@ def sampled_losses(
     count: int,
     generator: torch.Generator,
     attention: Attention = "softmax",
+    progress: Progress | None = None,
 ) -> Float[Tensor, "count lengths"]:
     """The loss on each prompt, cut to each length."""
     at_once = max(1, TOKENS_AT_ONCE // lengths[-1])
@@ -202,6 +205,8 @@ def sampled_losses(
         values = batch.tokens @ weights.V.T
         outputs = [(_weights(scores[:, None, :size], attention) @ values[:, :size])[:, 0] for size in lengths]
         losses.append(torch.stack([task.risk(task.read(output), batch.target) for output in outputs], -1))
+        if progress is not None:
+            progress(min(start + at_once, count), count)
     return torch.cat(losses)
 
 

@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from attnlimit.errors import InputError, WorkersLost, needs
 from attnlimit.files.yamlfile import read_yaml, validated
 from attnlimit.inputs import shown
-from attnlimit.studies.executors.processes import THREADS
+from attnlimit.studies.executors.processes import THREADS, check_room
 from attnlimit.studies.fields import Fields
 from attnlimit.studies.stop import SIGNALS
 from attnlimit.studies.work import Ended, work
@@ -210,6 +210,7 @@ def _local(distributed: Any, workers: int, threads: int) -> Any:
     """Loopback only, dashboard included. A worker runs one task at a time, and a death is ours to count."""
     import dask
 
+    check_room(workers, threads)
     gpus = torch.cuda.device_count()
     settings = {
         "distributed.scheduler.allowed-failures": 0,

@@ -23,6 +23,8 @@ from attnlimit.studies.work import Ended, work
 # tasks fail alike, without a word on which one was running. Here a death costs one task, and is counted against that one.
 AHEAD = 4
 """Tasks that a worker holds, so that it need not wait for the coordinator between two of them."""
+PER_CORE, LEAST = 8, 32
+"""Workers, and threads of each, that are started at most: so many for each core, or so many in all."""
 FALSE_STARTS = 3
 OUT_OF_MEMORY = " (the system does so when memory runs out: use fewer --workers, or a smaller chunk)"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -101,12 +103,25 @@ def _receive(pipe: Connection, tasks: SimpleQueue[tuple[int, bytes]]) -> None:
             os._exit(0)  # nobody is left to take the result, so the running task is not finished
 
 
+def check_room(workers: int, threads: int) -> None:
+    """Whether this machine can be asked for so many processes of so many threads."""
+    cores = os.cpu_count() or 1
+    most = max(LEAST, PER_CORE * cores)
+    for name, number in (("workers", workers), ("threads", threads)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}.")
+        if number > most:
+            raise InputError(
+                f"{name} must be at most {most} here, got {number}: this machine has {cores} cores, and each worker is a process with memory of "
+                "its own. Use about as many as there are cores."
+            )
+
+
 class Processes:
     """`workers` processes of `threads` threads each. One whose task takes longer than `task_seconds` is ended."""
 
     def __init__(self, workers: int, threads: int = 1, task_seconds: float | None = None) -> None:
-        if workers < 1:
-            raise InputError(f"workers must be at least 1, got {workers}.")
+        check_room(workers, threads)
         self.slots = workers * AHEAD
         self.about = f"{workers} processes of {threads} thread{'s' * (threads > 1)}"
         self._threads, self._false_starts, self._task_seconds = threads, 0, task_seconds

@@ -33,7 +33,7 @@ wheel: ## Build the wheel, and try it alone: what `pip install attnlimit` brings
 	bin/attnlimit $$try >out.txt 2>&1 || { cat out.txt; echo "attnlimit $$try failed"; exit 1; }; done
 	@.wheel/bin/python -m pip list --disable-pip-version-check | grep -i "transformers\|pyyaml\|matplotlib" && exit 1 || ls dist
 
-doors: .venv/.stamp ## Call all that is public with some 20,000 unfit arguments
+doors: .venv/.stamp ## Call all that is public with some 29,000 unfit arguments
 	OMP_NUM_THREADS=1 $(BIN)/python tests/doors/table.py --examples 40 --seed $(or $(SEED),0)
 
 browser: ## Install Chromium for the tests of the report; they are skipped without it

@@ -35,7 +35,7 @@ class Ratio:
 def compare(
     calls: dict[str, Callable[[], object]], base: str, rounds: int, *, warm: bool = False
 ) -> dict[str, Ratio]:
-    """For each call but `base` its time over that of `base`, in each of `rounds` rounds; `warm`: all have been called before.
+    """For each call but `base` its time over that of `base`, in each of `rounds` rounds, two at least; `warm`: all have been called before.
 
     Every round times every call once, each in its turn first, so that drift and bursts of other work fall on all.
     """
@@ -43,7 +43,7 @@ def compare(
     for call in () if warm else calls.values():
         call()
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
+    for turn in range(max(2, rounds)):  # one has no quartiles
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             seconds[name].append(_seconds(calls[name]))

@@ -32,7 +32,7 @@ def run(quick: bool) -> dict[str, object]:
     def analysis(answer: int, times: int = analyze.ANSWER_QUERIES) -> object:
         """All but the trials, in which the sampled model runs."""
         usual = analyze.ANSWER_QUERIES, Answering.tried
-        analyze.ANSWER_QUERIES, Answering.tried = times, lambda self, found, step: found  # type: ignore[method-assign]
+        analyze.ANSWER_QUERIES, Answering.tried = times, lambda self, found, *rest: found  # type: ignore[method-assign]
         try:
             reading = Reading(tokens=tokens, passages=1, queries=QUERIES, answer=answer)
             return analyze.analyze(loaded, text, reading=reading)

@@ -13,6 +13,7 @@ from torch.nn.functional import kl_div, scaled_dot_product_attention
 
 from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.models.attend.decoding import Decoder
+from attnlimit.models.attend.growing import growing_caches
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.call import Call
@@ -100,8 +101,9 @@ def whole_text(loaded: Loaded, tokens: int, passages: int, rounds: int) -> Ratio
     return compare({"full": full, "sampled": sampled}, base="full", rounds=rounds)["sampled"]
 
 
-def generation(loaded: Loaded, tokens: int, new: int, rounds: int) -> tuple[Ratio, float]:
-    """model.generate after a text that was read in full, sampled over full, and the KL of the answers at the full model's tokens."""
+def generation(loaded: Loaded, tokens: int, new: int, rounds: int) -> tuple[Ratio, Ratio, float]:
+    """model.generate after a text that was read in full: sampled over full, the same where the full model's cache grows in place too, and the KL
+    of the answers at the full model's tokens."""
     model: Any = loaded.model
     ids = token_windows(loaded.tokenizer, texts(), tokens, most=1)
     read = round(SHARE * tokens)
@@ -118,12 +120,21 @@ def generation(loaded: Loaded, tokens: int, new: int, rounds: int) -> tuple[Rati
         with sampled_attention(model, budgets, generator=0):
             full()
 
-    ratio = compare({"full": full, "sampled": sampled}, base="full", rounds=rounds)["sampled"]
+    def growing() -> None:
+        with growing_caches():
+            full()
+
+    times = compare({"full": full, "growing": growing, "sampled": sampled}, base="full", rounds=rounds)
+    attention = Ratio(times["sampled"].seconds, times["growing"].seconds)
     written = full()[:, tokens - 1 :]
     own = _answers(model, deepcopy(cache), written)
     with sampled_attention(model, budgets, generator=0):
         theirs = _answers(model, deepcopy(cache), written)
-    return ratio, float(kl_div(theirs, own, log_target=True, reduction="none").sum(-1).mean())
+    return (
+        times["sampled"],
+        attention,
+        float(kl_div(theirs, own, log_target=True, reduction="none").sum(-1).mean()),
+    )
 
 
 def _answers(model: Any, cache: Any, tokens: Tensor) -> Tensor:
@@ -134,16 +145,18 @@ def _answers(model: Any, cache: Any, tokens: Tensor) -> Tensor:
 
 
 def run(quick: bool) -> dict[str, object]:
-    figures, rounds = steps(quick), 1 if quick else 5
+    figures, rounds = steps(quick), 1 if quick else 9
     bert, decoder = load(packaged_bert()), load("smollm2")
     for name, loaded, tokens, passages in (("BERT", bert, 512, 4), ("SmolLM2", decoder, 1024, 1)):
         ratio = whole_text(loaded, tokens // 4 if quick else tokens, passages, rounds)
         words = f"{name}, whole texts with kept, top and drawn keys, full model = 1"
         figures.append(figure(words, ratio.median, "×", at_most=1.5, **ratio.details()))
     tokens = 2304 if quick else 8192
-    ratio, kl = generation(decoder, tokens - 64, 4 if quick else 32, rounds=1 if quick else 3)
+    ratio, attention, kl = generation(decoder, tokens - 64, 4 if quick else 32, rounds=1 if quick else 3)
     words = f"generate at {tokens} tokens with 5 % of the keys, full model = 1"
     figures.append(figure(words, ratio.median, "×", at_most=1.0, **ratio.details()))
+    words = "the same where the full model's cache grows in place too"
+    figures.append(figure(words, attention.median, "×", **attention.details()))
     figures.append(figure("its KL to the full model's answer", kl, "nats a token"))
     return {
         "setting": "float32, 64 dimensions; half of the keys read are top, half drawn",

@@ -6,8 +6,10 @@ import signal
 def main() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from attnlimit.cli import app
+    from attnlimit.cli.boundary import interrupted
 
-    signal.signal(signal.SIGINT, before)
+    ours = before is signal.default_int_handler  # a command in the background does not hear it
+    signal.signal(signal.SIGINT, interrupted if ours else before)
     app()
 
 

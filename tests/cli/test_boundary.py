@@ -326,6 +326,32 @@ def test_an_early_interrupt_ends_it_without_a_traceback():
     assert told == "" or (told.startswith("Interrupted. Run") and told.count("\n") == 1)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
+@pytest.mark.parametrize("where", ["while a module is imported", "in the command"])
+def test_an_interrupt_ends_an_import_at_once_and_a_command_in_order(where, tmp_path):
+    """An exception inside an import may meet C++ code, which aborts, or leave half a module behind."""
+    (tmp_path / "slow.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    importing = where.startswith("while")
+    does = (
+        "import slow" if importing else "import signal; signal.raise_signal(signal.SIGINT)"
+    )  # as `cite`, the command
+    (tmp_path / "told.py").write_text(
+        "import atexit, attnlimit.cli.cite, attnlimit_command\n"
+        "atexit.register(lambda: print('in order'))\n"
+        f"def cite():\n    {does}\n"
+        "attnlimit.cli.cite.cite = cite\n"
+        "attnlimit_command.main()\n"
+    )
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    told = subprocess.run(
+        [sys.executable, tmp_path / "told.py", "cite"], capture_output=True, text=True, preexec_fn=heard
+    )
+    assert told.returncode == 130
+    assert told.stderr.startswith("Interrupted. Run the same command again")
+    assert told.stderr.count("\n") == 1
+    assert ("in order" in told.stdout) is not importing
+
+
 def test_two_runs_of_one_folder(run, refused):
     from attnlimit.files.lock import locked
 

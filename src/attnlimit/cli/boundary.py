@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires
 from re import match, search
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -20,6 +22,23 @@ from attnlimit.errors import AttnlimitError
 DEBUG = "--debug"
 PASSED_ON: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
 """How commands end on purpose; the last are all of typer's refusals of options."""
+INTERRUPTED = (
+    "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
+)
+IMPORTING = "<frozen importlib._bootstrap>"
+
+
+def interrupted(_: int, frame: FrameType | None) -> None:
+    """Ctrl-C interrupts the command. Before and after it, and while a module is imported, it ends the process at once: C++ code that is being
+    loaded aborts at an exception, a half-imported module makes errors of its own, and nothing is half written then."""
+    files = set()
+    while frame is not None:
+        files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    if __file__ in files and IMPORTING not in files:
+        raise KeyboardInterrupt
+    os.write(2, f"{INTERRUPTED}\n".encode())
+    os._exit(130)
 
 
 class Boundary(TyperGroup):
@@ -45,9 +64,7 @@ class Boundary(TyperGroup):
         except PASSED_ON:
             raise
         except KeyboardInterrupt as stop:
-            err.print(
-                "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
-            )
+            err.print(INTERRUPTED)
             raise typer.Exit(130) from stop
         except Exception as problem:
             if ctx.params.get("debug") or getattr(problem, "errno", None) == errno.EPIPE:

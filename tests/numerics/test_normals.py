@@ -7,7 +7,7 @@ from scipy import stats
 
 from attnlimit.numerics import normals
 from attnlimit.numerics.compiled import has_numba
-from attnlimit.numerics.normals import philox, white_key, white_rows
+from attnlimit.numerics.normals import FARTHEST, chebyshev, chi_of_normal, philox, white_key, white_rows
 
 
 def noise(rows: int, size: int, seed: int = 0) -> torch.Tensor:
@@ -69,3 +69,19 @@ def test_keys_and_rows_differ_and_numbers_repeat() -> None:
     assert not torch.equal(noise(4, 100), noise(4, 100, seed=1))
     assert torch.equal(noise(4, 100)[:2], noise(2, 100))
     assert len(noise(4, 100).unique()) == 400
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 10, 100, 10**6])
+def test_a_bent_normal_is_chi(k: int) -> None:
+    """Its distribution function against scipy's, and its moments by quadrature against E χ² = k, E χ⁴ = k(k + 2)."""
+    terms = torch.from_numpy(chi_of_normal(np.array([k])))
+    g = torch.linspace(-FARTHEST, FARTHEST, 20_001, dtype=torch.float64)
+    chi = chebyshev(g[:, None] / FARTHEST, terms)[:, 0]
+    assert bool((chi.diff() > -2e-8).all())
+    inner = g.abs() < 5
+    np.testing.assert_allclose(stats.chi.cdf(chi[inner], k), stats.norm.cdf(g[inner]), atol=2e-8)
+    np.testing.assert_allclose(stats.chi.sf(chi[inner], k), stats.norm.sf(g[inner]), atol=2e-8)
+    weight = torch.exp(-(g**2) / 2)
+    square, fourth = ((chi**p * weight).sum() / weight.sum() for p in (2, 4))
+    assert float(square) == pytest.approx(k, rel=1e-7)
+    assert float(fourth) == pytest.approx(k * (k + 2), rel=1e-7)

@@ -239,7 +239,7 @@ def _compiled_pull(
     if isinstance(batch.drawn, Wishart):
         it = batch.drawn
         sizes = torch.tensor(it.order), torch.tensor([it.order.index(length) for length in lengths])
-        run_compiled(linear_pull, S * B, keys, it.chi, it.kept, *sizes, *rest, threads=threads)
+        run_compiled(linear_pull, S * B, keys, it.diagonal, it.kept, *sizes, *rest, threads=threads)
     else:
         sizes = torch.tensor([white.length]), torch.tensor(lengths)
         run_compiled(softmax_pull, S * B, keys, *sizes, *rest, threads=threads)

@@ -15,6 +15,7 @@ import numpy as np
 from attnlimit.numerics.compiled import part
 from attnlimit.numerics.instructions import LANES, bits_of, from_bits
 from attnlimit.numerics.normal_loops import BLOCK, normal_row
+from attnlimit.numerics.normals import FARTHEST
 from attnlimit.numerics.normals import GROUP as DRAWN
 
 GROUP = 6
@@ -190,49 +191,70 @@ def softmax_pull(
 
 
 @part
-def prefix_means(T: Any, chi: Any, kept: Any, counts: Any, S: Any) -> None:
-    """S_k = Σ_{j ≤ k} T_j T_jᵀ/counts[k], matrices (c, d, k), of T's normals where they are kept, with chi on the diagonal."""
-    D, K = chi.shape
+def bend(terms: Any, room: Any) -> None:
+    """Σ_j terms[j] T_j(x) in the place of the numbers x, the first row of room (Clenshaw)."""
+    x, now, last = room[0], room[1], room[2]
+    now[:], last[:] = 0, 0
+    for j in range(len(terms) - 1, 0, -2):  # the number of terms is odd
+        term, other = terms[j], terms[j - 1]
+        for i in range(len(x)):
+            up = term[i] + np.float32(2.0) * x[i] * now[i] - last[i]
+            now[i] = other[i] + np.float32(2.0) * x[i] * up - now[i]
+            last[i] = up
+    for i in range(len(x)):
+        x[i] = terms[0, i] + x[i] * now[i] - last[i]
+
+
+@part
+def prefix_means(T: Any, diagonal: Any, kept: Any, within: int, place: Any, share: Any, S: Any, room: Any) -> None:
+    """S_m = share[m] Σ_{j ≤ place[m]} T_j T_jᵀ, matrices (c, d, m), of T's normals: off the diagonal where they are kept, on it bent into χ.
+    T is lower triangular but for the first `within` columns."""
+    D, K = len(T), T.shape[2]
     for c in range(D):
-        for d in range(D):
+        for k in range(K):
+            room[0, c * K + k] = T[c, c, k] * np.float32(1 / FARTHEST)
+    bend(diagonal, room)
+    bent, total = room[0], room[1]
+    for c in range(D):
+        for d in range(max(c, within)):
             for k in range(K):
                 T[c, d, k] *= kept[c, d, k]
         for k in range(K):
-            T[c, c, k] += chi[c, k]
-    for c in range(D):
+            T[c, c, k] = bent[c * K + k]
         for d in range(c + 1):
-            total = S[c, d]
-            total[:] = 0
-            for j in range(D):
+            for k in range(K):
+                total[k] = T[c, 0, k] * T[d, 0, k]
+            for j in range(1, max(d + 1, within)):
                 for k in range(K):
                     total[k] += T[c, j, k] * T[d, j, k]
             for k in range(1, K):
                 total[k] += total[k - 1]
-            for k in range(K):
-                total[k] /= counts[k]
-                S[d, c, k] = total[k]
+            for m in range(len(place)):
+                S[c, d, m] = S[d, c, m] = total[place[m]] * share[m]
 
 
 def linear_pull(
-    start: int, stop: int, keys: Any, chi: Any, kept: Any, counts: Any, place: Any, query: Any, target: Any, root: Any, U: Any, v: Any,
+    start: int, stop: int, keys: Any, diagonal: Any, kept: Any, counts: Any, place: Any, query: Any, target: Any, root: Any, U: Any, v: Any,
     off: Any, of_v: Any, of_a: Any
 ) -> None:  # pragma: no cover  (compiled)  # fmt: skip
-    """The same of linear attention, which sees the second moments S_k of a prompt's tokens; model m those of k = place[m]."""
-    D, K, M, each = chi.shape[1], chi.shape[2], len(place), len(query) // len(keys)
+    """The same of linear attention, which sees the second moments of a prompt's tokens; model m those of its first counts[place[m]]."""
+    D, K, M, each = len(kept), len(counts), len(place), len(query) // len(keys)
     white = np.empty(DRAWN * ((D * D * K + DRAWN - 1) // DRAWN), np.float32)
-    words = np.empty((4, BLOCK), np.int32)
-    T, S = white[: D * D * K].reshape((D, D, K)), np.empty((D, D, K), np.float32)
-    table = np.empty((4, D, M), np.float32)
+    words, room = np.empty((4, BLOCK), np.int32), np.empty((3, D * K), np.float32)
+    T, S = white[: D * D * K].reshape((D, D, K)), np.empty((D, D, M), np.float32)
+    table, terms = np.empty((4, D, M), np.float32), diagonal.reshape((len(diagonal), D * K))
     a, along, mean, push = table[0], table[1], table[2], table[3]
+    share = (1 / counts[place]).astype(np.float32)
+    within = D if kept[0, 1:].any() else 0  # few tokens stand for themselves
     for b in range(start, stop):
         k = b // each
         normal_row(b - k * each, keys[k], white, words)
-        prefix_means(T, chi[b], kept, counts, S)
+        prefix_means(T, terms, kept, within, place, share, S, room)
         aim(query[b], root[b], U[k], v[k], a, along, mean)
         mean[:], push[:] = 0, 0
         for c in range(D):
             for d in range(D):
                 for m in range(M):
-                    mean[c, m] += S[c, d, place[m]] * a[d, m]
-                    push[c, m] += S[c, d, place[m]] * along[d, m]
+                    mean[c, m] += S[c, d, m] * a[d, m]
+                    push[c, m] += S[c, d, m] * along[d, m]
         pull(root[b], v[k], target[b], mean, push, off[b], of_v[b], of_a[b])

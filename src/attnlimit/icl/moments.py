@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt32
+from jaxtyping import Float, UInt32
 from torch import Tensor
 
 from attnlimit.numerics.compiled import has_numba, run_compiled
-from attnlimit.numerics.normals import white_key, white_rows
+from attnlimit.numerics.normals import FARTHEST, chebyshev, chi_of_normal, white_key, white_rows
 
 Means = Float[Tensor, "R M D"]
 Covs = Float[Tensor, "R M D D"]
@@ -77,11 +78,13 @@ class Wishart:
     """
 
     white: White | Float[Tensor, "R DDK 1"]
-    """Normals, of which T has those that are `kept`, and `chi`."""
-    chi: Float[Tensor, "R D K"]
-    kept: Float[Tensor, "D D K"]
+    """Normals that T is made of."""
     order: tuple[int, ...]
     """The K lengths."""
+    kept: Float[Tensor, "D D K"]
+    """Which of them T has off its diagonal."""
+    diagonal: Float[Tensor, "terms D K"]
+    """And what becomes of those on it: `chi_of_normal`."""
 
     @classmethod
     def draw(
@@ -92,29 +95,29 @@ class Wishart:
         generators: Sequence[torch.Generator],
         dtype: torch.dtype,
     ) -> Wishart:
-        order = sorted(set(lengths))
-        count, index = np.diff(order, prepend=0), np.arange(dim)[:, None]
+        order, device = tuple(sorted(set(lengths))), generators[0].device
         white = white_tokens(rows, dim * dim * len(order), 1, generators, dtype)
-        full, seeds = (
-            count >= dim,
-            [int(torch.randint(2**62, (), generator=g, device=g.device)) for g in generators],
-        )
-        chi = [_chi((count - index).clip(1), rows, seed) * full for seed in seeds]
-        kept = torch.from_numpy(np.where(full, index[:, None] > index, index < count))
-        device = generators[0].device
-        return cls(
-            white,
-            torch.from_numpy(np.concatenate(chi)).to(device, dtype),
-            kept.to(device, dtype),
-            tuple(order),
-        )
+        return cls(white, order, *(part.to(device, dtype) for part in _bartlett(order, dim)))
 
     def tensor(self, lengths: Sequence[int]) -> Covs:
         white = self.white.tensor() if isinstance(self.white, White) else self.white
-        T = white.reshape(-1, *self.kept.shape) * self.kept
-        T.diagonal(dim1=1, dim2=2).add_(self.chi.mT)
+        white = white.reshape(-1, *self.kept.shape)
+        T = white * self.kept
+        T.diagonal(dim1=1, dim2=2).copy_(
+            chebyshev(white.diagonal(dim1=1, dim2=2).mT / FARTHEST, self.diagonal).mT
+        )
         T = T.movedim(-1, 1)
         return _averages(T @ T.mT, list(self.order), lengths)
+
+
+@lru_cache(maxsize=8)
+def _bartlett(order: tuple[int, ...], dim: int) -> tuple[Float[Tensor, "D D K"], Float[Tensor, "terms D K"]]:
+    count, index = np.diff(order, prepend=0), np.arange(dim)[:, None]
+    full = count >= dim
+    diagonal = chi_of_normal((count - index).clip(1)) * full
+    diagonal[1] += FARTHEST * (index < count) * ~full  # a token's own number
+    kept = np.where(full, index[:, None] > index, index < count).astype(float)
+    return torch.from_numpy(kept), torch.from_numpy(np.ascontiguousarray(diagonal))
 
 
 def white_tokens(
@@ -128,12 +131,6 @@ def white_tokens(
     for part, generator in zip(noise, generators, strict=True):
         part.normal_(generator=generator)
     return noise.flatten(0, 1).mT
-
-
-def _chi(freedom: Int[np.ndarray, "D K"], rows: int, seed: int) -> Float[np.ndarray, "R D K"]:
-    draws = np.random.Generator(np.random.SFC64(seed))
-    chi: np.ndarray = np.sqrt(draws.chisquare(freedom, (rows, *freedom.shape)))
-    return chi
 
 
 def _averages(parts: Float[Tensor, "R K D D"], order: list[int], lengths: Sequence[int]) -> Covs:

@@ -37,7 +37,7 @@ from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.training import Training
 from attnlimit.inputs import Seeded, as_counts, as_generator
 
-SCHEMA = "attnlimit.icl/4"
+SCHEMA = "attnlimit.icl/5"
 
 
 def write_checkpoint(path: Path, plan: dict[str, Any], step: int, tensors: dict[str, Tensor]) -> None:

@@ -115,7 +115,9 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(refused, monk
     Path("file").write_text("")
     Path("link").symlink_to("nowhere/else")
     before = sorted(Path.cwd().iterdir())
-    assert f"{place} cannot be written: " in refused(*words.split(), "--out", place)
+    told = refused(*words.split(), "--out", place)
+    assert f"{place} cannot be written: " in told
+    assert ("stands where a folder must be" in told) is (place != "/proc/none")
     assert sorted(Path.cwd().iterdir()) == before
 
 
@@ -130,20 +132,24 @@ def test_files_too(refused, monkeypatch, words):
     assert "is a folder: give the name of a file" in refused(*words.split(), "a.png")
 
 
-def test_a_figure_that_cannot_be_drawn_is_refused_before_the_work(refused, monkeypatch):
-    def lacks() -> None:
-        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.")
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    from attnlimit.report.figures.style import _figure_class
 
-    monkeypatch.setattr("attnlimit.report.figures.style._figure_class", lacks)
+    for name in {"matplotlib", *sys.modules}:
+        if name.split(".")[0] == "matplotlib":
+            monkeypatch.setitem(sys.modules, name, None)
+    _figure_class.cache_clear()
+    yield
+    _figure_class.cache_clear()
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused_before_the_work(refused, monkeypatch, no_matplotlib):
     monkeypatch.setattr(import_module("attnlimit.exact.curve"), "query_average", pytest.fail)
     assert "attnlimit[report]" in refused("curve", "--horizon", "1", "--plot", "a.png")
 
 
-def test_numbers_are_there_without_figures(run, model, monkeypatch):
-    def lacks(*_: object) -> None:
-        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.")
-
-    monkeypatch.setattr("attnlimit.report.figures.style._figure_class", lacks)
+def test_numbers_are_there_without_figures(run, model, no_matplotlib):
     told = run("analyze", model, *READ, "--out", "a/b")
     assert "No figures: Figures need matplotlib" in told.stderr
     record = json.loads(Path("a/b/run.json").read_text())
@@ -303,10 +309,10 @@ def test_sentences_are_not_wrapped_in_pipes(capsys):
 
 
 def test_a_terminal_without_greek_and_a_reader_that_leaves():
-    plain = os.environ | {"PYTHONIOENCODING": "ascii"}
     words = ["bound", "--horizon", "0.5"]
-    told = subprocess.run([*COMMAND, *words], env=plain, capture_output=True, check=True)
-    assert b"averaged" in told.stdout
+    for plain in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}):
+        told = subprocess.run([*COMMAND, *words], env=os.environ | plain, capture_output=True, check=True)
+        assert b"averaged" in told.stdout
     with subprocess.Popen([*COMMAND, "cite"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""

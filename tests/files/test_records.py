@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,12 +18,12 @@ from attnlimit.files.records import can_write, finite, replacing, write_json, wr
 
 def _half(path: Path) -> None:
     path.write_text("half")
-    path.touch(exist_ok=False)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_file_is_replaced_only_once_it_is_whole():
     Path("a.txt").write_text("old")
-    with pytest.raises(CannotWrite, match="File exists"), replacing("a.txt") as new:
+    with pytest.raises(CannotWrite, match="No space left"), replacing("a.txt") as new:
         _half(new)
     assert Path("a.txt").read_text() == "old"
     with replacing("a.txt") as new:

@@ -292,6 +292,9 @@ def test_a_damaged_result_is_named(tmp_path):
     with pytest.raises(StoreError, match=r"cannot be read.*damaged") as told, open_run(tmp_path) as run:
         run.findings()
     assert "can be resumed" not in str(told.value)
+    with open_run(tmp_path) as run, pytest.raises(StoreError, match="cannot be read") as exported:
+        export(run, tmp_path / "a.csv")
+    assert str(exported.value) == str(told.value)  # one piece of advice, whoever asks
 
 
 def test_other_words_of_the_disk(tmp_path):

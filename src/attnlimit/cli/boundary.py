@@ -46,10 +46,9 @@ class Boundary(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-                stream.reconfigure(
-                    errors="replace"
-                )  # a letter that the terminal does not know is no reason to fail
+            # a letter that the terminal does not know is no reason to fail
+            if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+                stream.reconfigure(errors="replace")
         given = [one for one in args if one != DEBUG]
         return super().parse_args(ctx, [DEBUG, *given] if len(given) < len(args) else given)
 

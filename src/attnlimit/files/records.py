@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
-from attnlimit.errors import CannotWrite, needs
+from attnlimit.errors import AttnlimitError, CannotWrite, needs
 
 Rows = Sequence[Mapping[str, Any]]
 PARTIAL = ".partial"
@@ -36,6 +36,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.replace(new, path)
         finally:
             new.unlink(missing_ok=True)
+    except AttnlimitError:  # what was to be written says itself why it cannot be
+        raise
     except OSError as problem:
         raise _refused(path, problem) from problem
 
@@ -61,7 +63,8 @@ def can_write(path: str | os.PathLike[str], folder: bool = False) -> None:
 
 
 def _refused(path: Path, problem: OSError) -> CannotWrite:
-    why = problem.strerror or str(problem)
+    in_the_way = isinstance(problem, FileExistsError | NotADirectoryError)
+    why = "a file or link stands where a folder must be" if in_the_way else problem.strerror or str(problem)
     return CannotWrite(f"{path} cannot be written: {why}. Name another place, or make room there.")
 
 

@@ -206,7 +206,9 @@ def bend(terms: Any, room: Any) -> None:
 
 
 @part
-def prefix_means(T: Any, diagonal: Any, kept: Any, within: int, place: Any, share: Any, S: Any, room: Any) -> None:
+def prefix_means(
+    T: Any, diagonal: Any, kept: Any, within: int, place: Any, share: Any, S: Any, room: Any
+) -> None:
     """S_m = share[m] Σ_{j ≤ place[m]} T_j T_jᵀ, matrices (c, d, m), of T's normals: off the diagonal where they are kept, on it bent into χ.
     T is lower triangular but for the first `within` columns."""
     D, K = len(T), T.shape[2]

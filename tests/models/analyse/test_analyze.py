@@ -54,6 +54,8 @@ def test_every_head_is_reported(run):
     assert all(a <= b for a, b in zip(one.effective_keys, one.effective_keys[1:], strict=False))
     low, high = one.effective_interval
     assert 1 <= low < one.effective_keys[1] < high <= one.visible_keys
+    for each in run.heads:
+        assert each.effective_interval[0] <= each.effective_keys[1] <= each.effective_interval[1]
     assert sum(one.score_counts) == 8 * 96
     low, high, bins = SCORE_BINS
     middles = low + (high - low) / bins * (torch.arange(bins) + 0.5)

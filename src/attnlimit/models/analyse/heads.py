@@ -193,7 +193,7 @@ class Measured:
             asymptotic_exponent=float(sharp.rms),
             published_exponent=float(sharp.paper),
             output_share=share,
-            effective_interval=(float(effective[1].median()), float(effective[2].median())),
+            effective_interval=(_quantiles(effective[1])[1], _quantiles(effective[2])[1]),
         )
 
     def _curves(self, k: int) -> tuple[ErrorCurve, ...]:

@@ -22,14 +22,14 @@ ALL_KEYS: dict[str, Any] = {"facecolor": "0.92", "edgecolor": RED, "hatch": "///
 @figure_of.register(Run)
 def heat_map(run: Run) -> Figure:
     """Keys that a query reads, by layer and head, the cheaper way of each; hatched where it needs all that it sees."""
-    from matplotlib.patches import Patch, Rectangle
-
     facts, keys = run.facts, run.keys_needed()
     visible = max(one.visible_keys for one in run.heads)
     needs = [one.needed(facts.rel_error) for one in run.heads]
     low = max(1.0, float(keys.nan_to_num(visible).min()) / 2)
     title = f"Keys a query reads for {100 * facts.rel_error:g} % error, {facts.model}"
     drawn, ax = _map(run, keys, (low, max(visible, 2.0)), 0.36, title, "keys, kept and drawn")
+    from matplotlib.patches import Patch, Rectangle  # it is there: something was drawn
+
     for one, need in zip(run.heads, needs, strict=True):
         if need.all:
             ax.add_patch(Rectangle((one.head - 0.5, one.layer - 0.5), 1, 1, linewidth=0, **ALL_KEYS))
@@ -58,10 +58,10 @@ def _map(
     run: Run, values: Tensor, ends: tuple[float, float], row: float, title: str, words: str, **scale: Any
 ) -> tuple[Figure, Axes]:
     """A square a head, rows `row` inches high, coloured by the logarithm of its value."""
-    from matplotlib.colors import LogNorm
-
     layers, heads = run.shape
     drawn, ax = axes(max(5.0, 1.8 + 0.42 * heads), max(2.8, 1.4 + row * layers))
+    from matplotlib.colors import LogNorm
+
     ax.grid(False)
     image = ax.imshow(values.numpy(), cmap="cividis", norm=LogNorm(*ends), aspect="auto")
     ax.set(xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers), title=title)

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from attnlimit.drawing import Axes, Figure
-from attnlimit.errors import InputError, MissingExtra
+from attnlimit.errors import InputError, needs
 from attnlimit.files.records import replacing
 
 # Okabe and Ito's palette, in the order the figures use it
@@ -57,10 +57,8 @@ def style(ax: Axes) -> None:
 @cache
 def _figure_class() -> type[Figure]:
     """A figure that a notebook shows as the value of a cell, whatever its matplotlib backend."""
-    try:
+    with needs("Figures need matplotlib", "report"):
         from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise MissingExtra("Figures need matplotlib: pip install 'attnlimit[report]'.") from missing
 
     class NotebookFigure(Figure):
         def savefig(self, *args: Any, **options: Any) -> None:
@@ -103,8 +101,8 @@ def _texts(artist: Any) -> Iterator[Any]:
 
 def shades(count: int, last: float = 0.92) -> Any:
     """Colours for what has an order, from dark to light."""
-    from matplotlib import colormaps
-
+    with needs("Figures need matplotlib", "report"):
+        from matplotlib import colormaps
     return colormaps["viridis"]([last * k / max(1, count - 1) for k in range(count)])
 
 

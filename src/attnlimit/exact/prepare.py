@@ -178,6 +178,7 @@ def _sight(head: Head, tokens: Empirical, sampling: Sampling) -> Callable[[Tenso
         raise InputError(f"A weighted population takes independent plain keys, none kept; got {sampling}.")
     keys, mass = head.keys(tokens.tokens), None if tokens.weights is None else tokens.probabilities
     nobody = Seen(keys.new_empty(0, len(keys)), head.read_linear(tokens.values), mass=mass)
+    nobody = nobody.scored(nobody.scores)  # values are centred now, not by each of those side by side
     return lambda x: nobody.scored(head.query(x) @ keys.T)
 
 

@@ -34,7 +34,7 @@ LIGHT, SPENT = 1e-4, 40.0
 """Where y = tw is below `LIGHT`, e^{−y} is 1 − y to 5e-9 and a product of sums over lighter keys; above `SPENT` it is 0 to 4e-18."""
 WORTH_COMPILING = 2**24
 """From so many pairs on, numba repays the second that it takes to load."""
-TAU_AT_ONCE = 32
+TAU_AT_ONCE = 96
 """Where queries are alike: those later on leave out more heavy keys."""
 
 

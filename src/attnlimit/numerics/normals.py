@@ -62,7 +62,7 @@ def philox(
     return np.stack([c0, c1, c2, c3]).astype(np.uint32)
 
 
-def chi_of_normal(freedom: Int[np.ndarray, ...]) -> Float[np.ndarray, "terms ..."]:
+def chi_of_normal(freedom: Int[np.ndarray, " *shape"]) -> Float[np.ndarray, "terms ..."]:
     """c with χ_k = F_k⁻¹(Φ(g)) = Σ_j c_j T_j(g/FARTHEST) of a standard normal g, within 1e-8: so lanes draw χ side by side, with no rejections."""
     x = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
     tail, half = special.ndtr(-FARTHEST * np.abs(x)), np.asarray(freedom)[..., None] / 2

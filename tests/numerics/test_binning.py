@@ -46,5 +46,4 @@ def test_edges_hold_the_keys_that_are_not_skipped_in_bins_of_their_width(generat
         torch.testing.assert_close(low + width * bins, seen.nan_to_num(nan=-torch.inf).amax(1))
         assert bool((width <= WIDTH * 1.0001).all())
         assert bool(((width > WIDTH / 2) | (bins == FEWEST_BINS)).all())
-        low, twice, half = Edges(low, width, bins).halved()
-        assert bool((low + twice * half >= low + width * bins * 0.9999).all())
+        assert bool((bins % 2 == 0).all())

@@ -5,7 +5,7 @@ import torch
 
 from attnlimit.exact.populations import Seen
 from attnlimit.numerics import condensed as module
-from attnlimit.numerics.binning import Scored, bin_by_score
+from attnlimit.numerics.binning import Edges, Scored, bin_by_score
 from attnlimit.numerics.condensed import CLOSE, Condensed, as_they_are, condensed, condensed_keys
 
 
@@ -57,9 +57,10 @@ def test_bins_condensed_by_the_kernel_and_by_torch(dtype, close, own, skip, monk
     number = torch.cat([keys.number(), keys.number()[:2]])
     for one in (compiled, plain):
         torch.testing.assert_close(one.number.sum(1, keepdim=True), number, rtol=1e-5, atol=0)
-    some = keys.of(slice(2))
-    edges = keys.edges(), some.edges().halved()
-    whole, halves = _as_atoms(keys, edges[0]), _as_atoms(some, edges[1])
+    some = Scored(scores[:2], values[:2], keys.squares[:2], limit[:2], mass, skipped[:2] if skip else None)
+    edges = some.edges()
+    half = Edges(edges.low, 2 * edges.width, edges.bins // 2)
+    whole, halves = _as_atoms(keys, keys.edges()), _as_atoms(some, half)
     for p in (0.02, 0.3):
         found, again = _sums(compiled, tau, p), _sums(plain, tau, p)
         every = [torch.cat(two, 1) for two in zip(_sums(whole, tau, p), _sums(halves, tau, p), strict=True)]

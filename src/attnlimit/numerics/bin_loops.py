@@ -53,6 +53,20 @@ def _add_up(
 
 
 @part
+def _halve(sums: Any, value: Any, width: Any) -> None:
+    """Two bins as one, whose centre is where they meet."""
+    real = value.dtype.type
+    up = math.exp(0.5 * width)
+    down = 1.0 / up
+    for b in range(len(sums) // 2):
+        sums[b, 0] = sums[2 * b, 0] + sums[2 * b + 1, 0]
+        sums[b, 1] = down * sums[2 * b, 1] + up * sums[2 * b + 1, 1]
+        sums[b, 2] = down * down * sums[2 * b, 2] + up * up * sums[2 * b + 1, 2]
+        for c in range(value.shape[1]):
+            value[b, c] = real(down) * value[2 * b, c] + real(up) * value[2 * b + 1, c]
+
+
+@part
 def _share_out(
     sums: Any,
     value: Any,
@@ -117,7 +131,8 @@ def condense_keys(
     vector: Any,
     square: Any,
 ) -> None:
-    """Keys binned by score, and bins shared out to points, a query at a time."""
+    """Keys binned by score, and bins shared out to points, a query at a time; once more with half the bins where there is room for more
+    queries than there are."""
     n, p = values.shape[1:]
     real, shared = values.dtype.type, values.shape[0] == 1
     bin_of, share, away = np.empty(n, np.int32), np.empty(n, values.dtype), np.empty(n, values.dtype)
@@ -140,8 +155,12 @@ def condense_keys(
         inside, rows = sums[: bins[i]], value[: bins[i]]
         hidden = skipped[min(i, len(skipped) - 1)]
         _add_up(bin_of, share, away, mass, hidden, values[own], inside, rows)
-        pulled[:] = 0.0
-        points = number[i], vector[i], square[i], pulled
-        _share_out(inside, rows, width[i], keys[i, 0], step[0], fraction, part, *points)
-        for j in range(len(pulled)):
-            add_row(vector[i], j, limit, i, real(-pulled[j]))
+        for k in range(i, len(number), len(scores)):
+            if k > i:
+                _halve(inside, rows, width[i])
+            count, wide = (bins[i], width[i]) if k == i else (bins[i] // 2, width[i] + width[i])
+            pulled[:] = 0.0
+            points = number[k], vector[k], square[k], pulled
+            _share_out(inside[:count], rows[:count], wide, keys[i, 0], step[0], fraction, part, *points)
+            for j in range(len(pulled)):
+                add_row(vector[k], j, limit, i, real(-pulled[j]))

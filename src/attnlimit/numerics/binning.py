@@ -27,13 +27,6 @@ class Scored(NamedTuple):
     skipped: Bool[Tensor, "m n"] | None = None
     """Keys that are left out."""
 
-    def of(self, rows: slice) -> Scored:
-        """Those of some queries."""
-        own = slice(None) if len(self.values) == 1 else rows
-        values, squares = self.values[own], self.squares[own]
-        skipped = None if self.skipped is None else self.skipped[rows]
-        return Scored(self.scores[rows], values, squares, self.limit[rows], self.mass, skipped)
-
     def products(self) -> Float[Tensor, "m n"]:
         """Of values and Γ."""
         if len(self.values) == 1:
@@ -46,12 +39,12 @@ class Scored(NamedTuple):
         return every if self.skipped is None else every - self.skipped.sum(1, keepdim=True)
 
     def edges(self) -> Edges:
-        """As many bins as the scores of a query need."""
+        """As many bins as the scores of a query need, an even number."""
         low, high = self.scores.amin(1), self.scores.amax(1)
         if self.skipped is not None:
             low = self.scores.masked_fill(self.skipped, torch.inf).amin(1)
             high = self.scores.masked_fill(self.skipped, -torch.inf).amax(1)
-        bins = ((high - low) / WIDTH).ceil().clamp(FEWEST_BINS, MOST_BINS)
+        bins = 2 * ((high - low) / (2 * WIDTH)).ceil().clamp(FEWEST_BINS // 2, MOST_BINS // 2)
         return Edges(low, ((high - low) / bins).clamp_min(1e-6), bins.long())
 
 
@@ -61,14 +54,6 @@ class Edges(NamedTuple):
     low: Float[Tensor, " m"]
     width: Float[Tensor, " m"]
     bins: Int[Tensor, " m"]
-
-    def of(self, rows: slice) -> Edges:
-        """Those of some queries."""
-        return Edges(*(part[rows] for part in self))
-
-    def halved(self) -> Edges:
-        """Half as many."""
-        return Edges(self.low, 2 * self.width, (self.bins + 1) // 2)
 
 
 class Bins(NamedTuple):
@@ -82,6 +67,15 @@ class Bins(NamedTuple):
     """Σ mass·w² ‖value − limit‖²."""
     value: Float[Tensor, "m b p"]
     """Σ mass·w value."""
+
+    def halved(self, some: int, width: Float[Tensor, " m"]) -> Bins:
+        """Of the first queries, two bins as one, whose centre is where they meet."""
+        up = (width[:some, None] / 2).exp()
+        below, above = ([part[:some, first::2] for part in self] for first in (0, 1))
+        mass, weight, square = (
+            x / up**power + y * up**power for x, y, power in zip(below[:3], above[:3], (0, 1, 2), strict=True)
+        )
+        return Bins(mass, weight, square, below[3] / up[..., None] + above[3] * up[..., None])
 
 
 def bin_by_score(keys: Scored, edges: Edges) -> Bins:

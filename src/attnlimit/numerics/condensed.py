@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.numerics.atoms import FINE, HEAVY, ROUGH, Atoms, Precision
-from attnlimit.numerics.binning import Edges, Scored, bin_by_score
+from attnlimit.numerics.binning import Bins, Edges, Scored, bin_by_score
 from attnlimit.numerics.compiled import has_numba, run_compiled
 
 WIDTH, POINTS = 2.0, 12
@@ -146,16 +146,13 @@ def _chebyshev(points: int) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
 def condensed_keys(keys: Scored, spacing: float = APART, again: int = 0) -> Condensed:
     """Bins of scores that keep Σ1, Σw, Σw u and Σw²‖u‖² as they are, each at its mean weight, at points that are `spacing` apart:
     each bin goes to the `NEAR` points around it, by their Lagrange polynomials. Of the first `again` queries once more after all,
-    with half the bins."""
+    two bins as one."""
     edges, m, limit = keys.edges(), len(keys.scores), keys.limit
     count = NEAR + 1 + int((edges.width * edges.bins).max() / spacing)
     number, square = (torch.zeros(m + again, count, dtype=torch.float64, device=limit.device) for _ in "ns")
     vector = limit.new_zeros(m + again, count, limit.shape[1])
     share_out = _compiled if has_numba() and limit.device.type == "cpu" else _plain
-    share_out(keys, edges, spacing, number[:m], vector[:m], square[:m])
-    if again:
-        some = slice(again)
-        share_out(keys.of(some), edges.of(some).halved(), spacing, number[m:], vector[m:], square[m:])
+    share_out(keys, edges, spacing, number, vector, square)
     place = torch.arange(count, dtype=torch.float64, device=limit.device) - (NEAR // 2 - 1)
     scores = torch.cat([edges.low, edges.low[:again]]).double()[:, None] + spacing * place
     return Condensed(scores, number, vector, square, precision=ROUGH, alike=True)
@@ -177,23 +174,40 @@ def _compiled(
     skipped = torch.zeros(1, 1, dtype=torch.bool) if skipped is None else skipped
     values = keys.values, keys.products(), keys.squares, keys.limit, keys.mass, skipped, keys.number()
     inputs = (part.contiguous() for part in (keys.scores, *edges, *values, step, _fractions()))
-    run_compiled(condense_keys, len(number), *inputs, number, vector, square)
+    run_compiled(condense_keys, len(keys.scores), *inputs, number, vector, square)
 
 
 def _plain(
     keys: Scored, edges: Edges, spacing: float, number: Tensor, vector: Tensor, square: Tensor
 ) -> None:
     """The loop `condense_keys` in torch."""
-    bins, fraction = bin_by_score(keys, edges), _fractions()
+    bins, m = bin_by_score(keys, edges), len(keys.scores)
+    _to_points(bins, edges.width, keys, spacing, number[:m], vector[:m], square[:m])
+    some = len(number) - m
+    halves = bins.halved(some, edges.width)
+    _to_points(halves, 2 * edges.width[:some], keys, spacing, number[m:], vector[m:], square[m:])
+
+
+def _to_points(
+    bins: Bins,
+    width: Float[Tensor, " m"],
+    keys: Scored,
+    spacing: float,
+    number: Tensor,
+    vector: Tensor,
+    square: Tensor,
+) -> None:
+    """Of the first queries of all."""
+    m, fraction = len(number), _fractions()
     there = bins.mass > 0
     mass, weight = (torch.where(there, part, 1).double() for part in (bins.mass, bins.weight))
     total = bins.mass.double().sum(1, keepdim=True)
-    count = torch.where(there, mass / total * keys.number(), 0.0)
-    centre = (torch.arange(mass.shape[1], device=mass.device) + 0.5) * edges.width.double()[:, None]
+    count = torch.where(there, mass / total * keys.number()[:m], 0.0)
+    centre = (torch.arange(mass.shape[1], device=mass.device) + 0.5) * width.double()[:, None]
     place = (centre + (weight / mass).log()) / spacing
     first = place.long().clamp(0, number.shape[1] - NEAR)
     x = (place - first + NEAR // 2 - 1)[..., None] - torch.arange(NEAR, device=mass.device)  # from each point
-    error = bins.value.double() / weight[..., None] - keys.limit.double()[:, None]
+    error = bins.value.double() / weight[..., None] - keys.limit[:m].double()[:, None]
     for k in range(NEAR):
         share = count * x[..., :k].prod(-1) * x[..., k + 1 :].prod(-1) * fraction[k]
         ratio = (spacing * x[..., k]).exp()

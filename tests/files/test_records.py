@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from attnlimit.errors import CannotWrite, InputError
 from attnlimit.files.records import can_write, finite, replacing, write_json, write_table
+from attnlimit.files.tensors import write_tensors
+from attnlimit.report.figures.style import axes, save
 
 
 def _half(path: Path) -> None:
@@ -31,6 +34,31 @@ def test_a_file_is_replaced_only_once_it_is_whole():
         assert Path("a.txt").read_text() == "old"
     assert Path("a.txt").read_text() == "new"
     assert [path.name for path in Path.cwd().iterdir()] == ["a.txt"]  # nothing is left behind
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.json", lambda path: write_json(path, {"a": [1] * 5000})),
+        ("a.csv", lambda path: write_table(path, [{"a": k} for k in range(5000)])),
+        ("a.parquet", lambda path: write_table(path, [{"a": k} for k in range(5000)])),
+        ("a.safetensors", lambda path: write_tensors(path, {"a": torch.zeros(5000)}, {})),
+        ("a.png", lambda path: save(axes()[0], path)),
+    ],
+)
+def test_every_writer_says_that_the_system_takes_no_more(name, write):
+    """Files that may not grow beyond 2,000 bytes stand for a full disk, whatever library writes them."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    Path(name).write_text("old")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(CannotWrite, match=rf"{name} cannot be written: .*make room there"):
+            write(Path(name))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert Path(name).read_text() == "old"
+    assert [path.name for path in Path.cwd().iterdir()] == [name]
 
 
 def test_places_that_cannot_be_written():

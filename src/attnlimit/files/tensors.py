@@ -14,8 +14,13 @@ from attnlimit.files.records import replacing
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
     save_file, _ = _library()
+    from safetensors import SafetensorError
+
     with replacing(path) as new:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, new, metadata=dict(header))
+        try:
+            save_file({name: one.contiguous() for name, one in tensors.items()}, new, metadata=dict(header))
+        except SafetensorError as problem:  # a full disk: not of the kind that the system's errors have
+            raise OSError(f"{problem}") from problem
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -67,6 +67,11 @@ def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Arr
     """
     sizes, x = checked(head, law, n, queries)
     a = head.score_vector(x)
+    if not bool(a.square().sum(-1).isfinite().all()):
+        raise InputError(
+            f"Queries must have scores whose squares are finite, got some of {float(a.abs().max()):.3g}: only their direction counts, "
+            "use smaller ones."
+        )
     found = law.largest(sizes, a, head.factors.V)
     return HardmaxError(tuple(sizes), found.square, found.bias_square, found.gap, found.top, found.method)
 

@@ -102,7 +102,8 @@ def infinite_predictions(task: InContextTask, U: Matrices, V: Matrices, prompts:
     """read(V ∇Λ_w(U query)) for every model and prompt, (*models, B, *k): the prompt's tokens are not used, only its law given its task
     vector w."""
     a = prompts.query @ U.mT
-    return task.read(task.tilted_mean(prompts.vector, a) @ V.mT)
+    mean = task.tilted_mean(prompts.vector, a)
+    return task.read(mean @ V.to(mean).mT)
 
 
 def infinite_risk(task: InContextTask, U: Array, V: Array) -> Float[Tensor, "*models"]:

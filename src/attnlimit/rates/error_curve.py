@@ -120,6 +120,8 @@ class ErrorCurve(Drawn):
 
     def least(self, error: float) -> int | None:
         """The least n whose error is at most that; None where the curve never gets there."""
+        if math.isnan(error):
+            raise InputError("error must be a number, got nan: give the error that n keys may have.")
         for left, here, end in zip(self.n, self._errors, self._ends, strict=True):
             if here <= error:
                 return left

@@ -119,6 +119,11 @@ def test_records_that_cannot_be_read(change: dict[str, object], message: str) ->
         ErrorCurve.from_dict(record)
 
 
+def test_no_error_is_no_target() -> None:
+    with pytest.raises(InputError, match="error must be a number, got nan"):
+        ErrorCurve((1, 2), torch.tensor([1.0, 0.5])).least(math.nan)
+
+
 def test_what_a_curve_does_not_know() -> None:
     curve = curve_of((4, 8), [1.0, 0.5])
     with pytest.raises(InputError, match="starts at n = 4"):

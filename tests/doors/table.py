@@ -1,4 +1,4 @@
-"""Every public callable with unfit arguments, one at a time: right, or an AttnlimitError in good words; never a raw error, nan, inf or hang.
+"""Every public callable with unfit arguments, one or several at a time: right, or an AttnlimitError in good words; never a raw error, nan, inf or hang.
 
 python tests/doors/table.py --seed 7 --examples 40     # prints the table; leaves with 1 where something is wrong
 """
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -254,11 +255,14 @@ def tried(call: Call, arguments: dict[str, Any], seconds: float = SECONDS) -> tu
     return ("nan", repr(found)[:200]) if bad else ("right", repr(found)[:120])
 
 
-def with_unfit(call: Call, name: str, seed: int, examples: int, deadline: float) -> list[dict[str, str]]:
-    """One argument of a fit call replaced by what does not fit, as often as there are examples."""
+def with_unfit(
+    call: Call, names: tuple[str, ...], seed: int, examples: int, deadline: float
+) -> list[dict[str, str]]:
+    """Arguments of a fit call replaced by what does not fit, as often as there are examples."""
     found: list[dict[str, str]] = []
+    argument = " ".join(names)
 
-    @seeded(zlib.crc32(f"{seed} {call.name} {name}".encode()))
+    @seeded(zlib.crc32(f"{seed} {call.name} {argument}".encode()))
     @settings(
         max_examples=examples,
         deadline=None,
@@ -266,18 +270,25 @@ def with_unfit(call: Call, name: str, seed: int, examples: int, deadline: float)
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(near(call.arguments[name]) | UNFIT)
-    def one(value: object) -> None:
+    @given(st.tuples(*(near(call.arguments[name]) | UNFIT for name in names)))
+    def one(values: tuple[object, ...]) -> None:
         if time.monotonic() > deadline:
             return
-        how, text = tried(call, {**call.arguments, name: value})
-        shown = (
-            f"{value!r:.90}"
-            if not isinstance(value, torch.Tensor)
-            else f"{value.dtype} {tuple(value.shape)} {value.device} {value!r:.40}"
+        how, text = tried(call, {**call.arguments, **dict(zip(names, values, strict=True))})
+        value = "; ".join(
+            f"{value.dtype} {tuple(value.shape)} {value.device} {value!r:.40}"
+            if isinstance(value, torch.Tensor)
+            else f"{value!r:.90}"
+            for value in values
         )
         found.append(
-            {"call": call.name, "argument": name, "value": " ".join(shown.split()), "how": how, "text": text}
+            {
+                "call": call.name,
+                "argument": argument,
+                "value": " ".join(value.split()),
+                "how": how,
+                "text": text,
+            }
         )
 
     one()
@@ -285,7 +296,7 @@ def with_unfit(call: Call, name: str, seed: int, examples: int, deadline: float)
 
 
 def rows(
-    calls: Iterator[Call], seed: int, examples: int, only: str, deadline: float, share: float
+    calls: Iterator[Call], seed: int, examples: int, only: str, deadline: float, share: float, together: int
 ) -> Iterator[dict[str, str]]:
     """One for each call that was made; of some of the calls where only a share is asked for."""
     for call in calls:
@@ -306,11 +317,9 @@ def rows(
                 "text": f"a fit call is {how}: {text}",
             }
         found: list[dict[str, str]] = []
-        for name in call.arguments:
-            if name in call.free:
-                continue
-
-            tries = with_unfit(call, name, seed, examples, deadline)
+        checked = [name for name in call.arguments if name not in call.free]
+        for names in combinations(checked, together):
+            tries = with_unfit(call, names, seed, examples, deadline)
             found += [{**row, "how": "right"} if nan and row["how"] == "nan" else row for row in tries]
         yield from found
 
@@ -321,6 +330,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--examples", type=int, default=40, help="unfit values for each argument")
+    parser.add_argument("--together", type=int, default=1, help="arguments unfit at once")
     parser.add_argument("--only", default="", help="calls whose name holds this")
     parser.add_argument("--share", type=float, default=1.0, help="of the calls, chosen by the seed")
     parser.add_argument("--rooms", default=",".join(ROOMS))
@@ -340,7 +350,13 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
         for room in options.rooms.split(","):
             for row in rows(
-                ROOMS[room](), options.seed, options.examples, options.only, deadline, options.share
+                ROOMS[room](),
+                options.seed,
+                options.examples,
+                options.only,
+                deadline,
+                options.share,
+                options.together,
             ):
                 tally[row["how"]] += 1
                 every.append(json.dumps(row))

@@ -52,6 +52,7 @@ WEIGHTED = Empirical(TOKENS, weights=torch.full((30,), 1 / 30, dtype=torch.float
         ({"queries": EYE[0]}, r"queries must have shape \(m, 2\)"),
         ({"queries": torch.ones(3, 5).double()}, "queries must have shape"),
         ({**AROUND, "queries": Own(4)}, "the n tokens read each other: no others are kept"),
+        ({**AROUND, "queries": 100_001}, "at most 100,000 a replicate .* draws its own; got 100,001"),
         ({**AROUND, "queries": EYE}, "needs to know where each query stands"),
         ({**AROUND, "queries": Given(EYE, [1, 30])}, r"positions must lie in 0 … 29"),
         ({"head": Head(torch.stack([EYE, EYE]))}, "one head at a time"),

@@ -19,6 +19,8 @@ from attnlimit.inputs import Array, as_count, as_counts, as_float, as_places
 from attnlimit.measures import Empirical, Measure
 
 MANY = 256
+_MOST_OWN = 100_000
+"""Queries that each draw keys of their own, in one replicate: some ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def set_up(head: Head, law: Measure, n: object, sampling: Sampling, queries: Que
             f"With Own() queries the n tokens read each other: no others are kept, got {sampling}."
         )
     if isinstance(asked, Fresh):
+        _check_count(asked.count, sampling)
         return Setup(head, law, sizes, sampling, asked.count, own)
     given = asked if isinstance(asked, Given) else Given(asked)
     x = head.checked(given.x)
@@ -116,7 +119,16 @@ def set_up(head: Head, law: Measure, n: object, sampling: Sampling, queries: Que
         raise InputError(
             f"queries must have shape (m, {head.query_dim}) or be a number, got {tuple(x.shape)}."
         )
+    _check_count(len(x), sampling)
     return Setup(head, law, sizes, sampling, len(x), False, x, _positions(given, x, law, sampling))
+
+
+def _check_count(m: int, sampling: Sampling) -> None:
+    if sampling.kept and m > _MOST_OWN:
+        raise InputError(
+            f"queries must be at most {_MOST_OWN:,} a replicate where some keys are kept, since each then draws its own; got "
+            f"{m:,}. Use more replicates, or exact_error."
+        )
 
 
 def _check_sampling(sampling: Sampling, law: Measure, largest: int) -> None:

@@ -136,6 +136,7 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: al.Given(X, [torch.zeros(2)]), r"positions\[0\] must be a whole number, got a tensor of shape \(2,\)"),
         (lambda: al.fit_log([4, 16], [1.0, 0.5], resamples=10**12), "resamples must be a whole number of at most 999,999"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), X[0], [100], direction=X), r"direction must be one vector, or one for each query, \(2,\), got \(1, 2\)"),
+        (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), torch.ones(0, 2).double(), [100]), "queries are empty: give at least one"),
         (lambda: al.mean_output_error(HEAD, LAW, 4, LAW.sample(65, generator=0).tokens), "takes at most 64 different queries, got 65: all pairs"),
         (lambda: al.heavy_tails(al.Head([[1.0]]), al.Laplace(1), [7e299], [10]), "Laplace.tail needs more memory than there is"),
     ],

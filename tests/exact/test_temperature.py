@@ -215,6 +215,14 @@ def test_hardmax_is_the_best_for_two_keys(law: al.Measure) -> None:
     assert json.loads(json.dumps(found.to_dict()))["kappa"] == [None, None]
 
 
+def test_the_best_kappa_of_an_n_asked_for_twice_is_searched_once_and_given_twice() -> None:
+    head, law, x = identity(3), al.Sphere(3), axis(3)
+    once, asked = best_kappa(head, law, [10, 40], x), best_kappa(head, law, [40, 10, 40], x)
+    assert asked.n == (40, 10, 40)
+    assert asked.kappa == tuple(once.kappa[k] for k in (1, 0, 1))
+    torch.testing.assert_close(asked.mean_square, once.mean_square[:, [1, 0, 1]])
+
+
 def test_best_kappa_refusals() -> None:
     with pytest.raises(al.InputError, match="One key is attended to alike at every κ"):
         best_kappa(identity(3), al.Sphere(3), [1, 10], axis(3))

@@ -38,6 +38,7 @@ def berry_esseen(head: Head, law: Measure, x: Array, n: object, direction: Array
     """
     check_head(head, law)
     x = head.checked(x)
+    head.rows(x)
     a = head.score_vector(x)
     check_finite(law, 3 * a, "Berry–Esseen", "Λ(3a)")
     limit = clt(head, law, x)

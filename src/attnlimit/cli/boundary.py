@@ -25,17 +25,18 @@ PASSED_ON: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, typer.Bad
 INTERRUPTED = (
     "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
 )
-IMPORTING = "<frozen importlib._bootstrap>"
+LOADING = ("<frozen importlib._bootstrap>", f"{os.sep}llvmlite{os.sep}")
+"""In the names of files that are at work while code is loaded: Python's, and compiled code."""
 
 
 def interrupted(_: int, frame: FrameType | None) -> None:
-    """Ctrl-C interrupts the command. Before and after it, and while a module is imported, it ends the process at once: C++ code that is being
-    loaded aborts at an exception, a half-imported module makes errors of its own, and nothing is half written then."""
+    """Ctrl-C interrupts the command. Before and after it, and while code is loaded, it ends the process at once: C++ code that is being
+    loaded aborts at an exception or loses it, a half-imported module makes errors of its own, and nothing is half written then."""
     files = set()
     while frame is not None:
         files.add(frame.f_code.co_filename)
         frame = frame.f_back
-    if __file__ in files and IMPORTING not in files:
+    if __file__ in files and not any(part in file for file in files for part in LOADING):
         raise KeyboardInterrupt
     os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(130)

@@ -157,12 +157,13 @@ def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array)
     sizes, x = checked(head, law, n, queries)
     if min(sizes) < 2:
         raise InputError("One key is attended to alike at every κ: best_kappa starts at n = 2.")
-    hard = hardmax_error(head, law, [1, *sizes], x)
+    different = list(dict.fromkeys(sizes))
+    hard = hardmax_error(head, law, [1, *different], x)
     start = float(hard.height_gap[:, 0].max())
     if start == 0:
         raise InputError("All scores are equal, so every κ gives the same average: there is no best one.")
     kappas, squares, biases = [], [], []
-    for k, size in enumerate(sizes, 1):
+    for k, size in enumerate(different, 1):
 
         def error(kappa: float, size: int = size) -> float:
             return float(_gap(head, law, kappa, [size], x)[0].mean())
@@ -175,7 +176,9 @@ def best_kappa(head: Head, law: Measure, n: int | Sequence[int], queries: Array)
         squares.append(square)
         biases.append(bias)
     method = "exact (Laplace quadrature around V y*), κ by bounded search"
-    return HardmaxGap(tuple(sizes), tuple(kappas), torch.cat(squares, 1), torch.cat(biases, 1), method)
+    asked = [different.index(size) for size in sizes]
+    square, bias = (torch.cat(found, 1)[:, asked] for found in (squares, biases))
+    return HardmaxGap(tuple(sizes), tuple(kappas[k] for k in asked), square, bias, method)
 
 
 def _search(error: Callable[[float], float], start: float) -> float:

@@ -115,7 +115,7 @@ def check_model(model: Any, **inputs: Any) -> float:
         raise ModelNotSupported(
             f"{type(model).__name__} computes its attention otherwise than its calls say: with softmax attention over "
             f"the queries, keys and values it passes, its output is off by {difference:.1e}. Budgets for it would be "
-            "wrong; choose another architecture, or add an adapter in attnlimit/models/adapters."
+            "wrong; choose another architecture, or add an adapter in attnlimit/models/see/adapters."
         )
     return difference
 

@@ -59,7 +59,7 @@ def advice(was_run: bool) -> str:
     """What to do about a model whose calls do not arrive."""
     unseen = (
         "it does not attend through transformers' attention interface: choose a model that does (BERT, ModernBERT, "
-        "GPT-2, GPT-NeoX, Llama, Mistral, Qwen, Gemma, T5), or add an adapter in attnlimit/models/adapters."
+        "GPT-2, GPT-NeoX, Llama, Mistral, Qwen, Gemma, T5), or add an adapter in attnlimit/models/see/adapters."
     )
     if was_run:
         return f"It was run, so {unseen}"

@@ -11,9 +11,10 @@ import transformers
 from torch import Tensor
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
-from attnlimit.models import attention_layers, check_model, observe
+from attnlimit.models import attention_layers, check_model, load, observe
 from attnlimit.models.see import call
 from attnlimit.models.see.interface import attend
+from attnlimit.models.see.layers import notes
 from attnlimit.models.see.masks import RuleMask, causal, lazy_mask
 from tests.versions import need_t5, since
 
@@ -551,7 +552,18 @@ def test_hybrid_models_say_what_is_not_seen() -> None:
     with observe(model, lambda one: None) as observed:
         model(**batch())
     assert len(observed.layers) == 1
-    assert "only 1 of 4 layers are softmax attention" in observed.notes[0]
+    told = []
+    model.save_pretrained("hybrid")
+    assert load("hybrid", task="encoder", note=told.append).notes == tuple(told)
+    assert "Only 1 of 4 layers are softmax attention" in told[0]
+
+
+def test_an_encoder_that_attends_in_blocks_is_said_not_to_be_seen() -> None:
+    """LongT5's encoder attends by itself, its decoder through the interface; all of T5 is seen."""
+    need_t5()
+    long, plain = (build(f"{name}Config", f"{name}Model", T5) for name in ("LongT5", "T5"))
+    assert "Only 4 of 6 layers" in notes(long)[0]
+    assert notes(plain) == notes(plain.encoder) == ()
 
 
 def test_shared_layers_are_said_to_be_shared() -> None:
@@ -560,7 +572,7 @@ def test_shared_layers_are_said_to_be_shared() -> None:
     with observe(model, lambda one: None) as observed:
         model(**batch())
     assert observed.calls == [2]
-    assert "serve all 2 layers" in observed.notes[0]
+    assert "serve all 2 layers" in notes(model)[0]
 
 
 @pytest.mark.parametrize("name", ["indices", "block_indices", "cache"])

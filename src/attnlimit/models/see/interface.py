@@ -35,11 +35,10 @@ _ACTIVE: dict[int, Observed] = {}  # module id → the observation it is under
 
 @dataclass(eq=False)
 class Observed:
-    """What `observe` sees: the layers, how often each was called, and what it cannot see."""
+    """What `observe` sees: the layers, and how often each was called."""
 
     layers: list[LayerInfo]
     calls: list[int]
-    notes: list[str] = field(default_factory=list)
     _handler: Handler = field(repr=False, default=lambda call: None)
     _index: dict[int, int] = field(repr=False, default_factory=dict)
     _names: dict[int, str] = field(repr=False, default_factory=dict)
@@ -79,7 +78,6 @@ def observe(model: Any, handler: Handler) -> Iterator[Observed]:
     observed = Observed(
         layers=attention_layers(model),
         calls=[0] * len(modules),
-        notes=adapters.notes(model, len(modules)),
         _handler=handler,
         _index={id(module): index for index, (_, module) in enumerate(modules)},
         _names={id(module): name or type(module).__name__ for name, module in model.named_modules()},

@@ -40,6 +40,24 @@ def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     ]
 
 
+def notes(model: nn.Module) -> tuple[str, ...]:
+    """What is true of a model that works but whose layers are not all seen one by one."""
+    config, modules = getattr(model, "config", None), attention_modules(model)
+    seen, total = len(modules), first_count((config,), "num_hidden_layers")
+    if total and any(is_cross(module, name) for name, module in modules):  # a decoder's layer attends twice
+        total += 2 * first_count((config,), "decoder_layers", "num_decoder_layers")
+    if not 0 < seen < total:
+        return ()
+    if getattr(config, "num_hidden_groups", total) < total:  # ALBERT
+        return (
+            f"{seen} attention modules serve all {total} layers; what is said of a layer is the mean over its uses.",
+        )
+    return (
+        f"Only {seen} of {total} layers are softmax attention and are seen; the others (linear attention, state space, "
+        "convolution or attention in blocks) run as they are, and budgets leave them so.",
+    )
+
+
 def model_type(model: nn.Module) -> str:
     """transformers' name of the architecture, e.g. "bert"."""
     return str(getattr(getattr(model, "config", None), "model_type", "") or type(model).__name__)

@@ -24,6 +24,7 @@ from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
 from attnlimit.models.see.converted import first_line
 from attnlimit.models.see.find import PACKAGED, Source, find
+from attnlimit.models.see.layers import notes
 from attnlimit.models.see.memory import available_memory
 
 KINDS = {
@@ -90,7 +91,8 @@ def load(
     task is one of KINDS; None goes by the checkpoint's own architecture. dtype and device_map are transformers'
     own ("auto" included); dtype None is the dtype the weights were saved in. device "auto" fills the GPUs, then memory, and
     leaves on disk what finds no room, to be fetched layer by layer. A GGUF file is converted the first time, which
-    is slow, and kept in $ATTNLIMIT_CACHE (~/.cache/attnlimit); note is told so.
+    is slow, and kept in $ATTNLIMIT_CACHE (~/.cache/attnlimit). `note` is told so, and what the model's `notes` say: what was
+    changed in it, and which layers are not seen.
     """
     need_transformers()
     if device is not None and device_map is not None:
@@ -113,6 +115,8 @@ def load(
         )
     if device is not None:
         loaded.model.to(device)
+    for one in loaded.notes if note is not None else ():
+        note(one)
     return loaded
 
 
@@ -174,7 +178,7 @@ def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool
     with _plain_errors(source), silence, torch.random.fork_rng(devices=[]):
         config = transformers.AutoConfig.from_pretrained(source.place, **source.arguments())
         kind = task or _kind(config, source)
-        notes = _prepare(config)
+        changed = _prepare(config)
         model, report = getattr(transformers, _class(config, kind)).from_pretrained(
             source.place,
             config=config,
@@ -192,7 +196,7 @@ def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool
         )
     tokenizer, problem = _tokenizer(transformers, source)
     model.eval().requires_grad_(False)
-    return Loaded(model, tokenizer, source.name, kind, notes, problem)
+    return Loaded(model, tokenizer, source.name, kind, (*changed, *notes(model)), problem)
 
 
 def _from_gguf(

@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from attnlimit.models.see.adapters import big_bird
-from attnlimit.models.see.adapters.refused import advice, notes, refuse_by_name
+from attnlimit.models.see.adapters.refused import advice, refuse_by_name
 
-__all__ = ["advice", "attached", "handles", "notes", "refuse"]
+__all__ = ["advice", "attached", "handles", "refuse"]
 
 FAMILIES = (big_bird,)
 """Each has `handles(module)`, `refuse(model)` and `forward(module, attend)`, the module's forward that attends

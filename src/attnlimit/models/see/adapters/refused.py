@@ -67,19 +67,3 @@ def advice(was_run: bool) -> str:
         "Either the model was not run inside the block; or only a part of it was (then observe that part, e.g. "
         f"model.get_encoder()); or {unseen}"
     )
-
-
-def notes(model: nn.Module, seen: int) -> list[str]:
-    """What is true of a model that works but whose layers are not all seen one by one."""
-    config = getattr(model, "config", None)
-    total = int(getattr(config, "num_hidden_layers", 0) or 0)
-    if not 0 < seen < total:
-        return []
-    if getattr(config, "num_hidden_groups", total) < total:  # ALBERT
-        return [
-            f"{seen} attention modules serve all {total} layers; what is said of a layer is the mean over its uses."
-        ]
-    return [
-        f"only {seen} of {total} layers are softmax attention and are seen; the others (linear attention, "
-        "state space or convolution) run as they are."
-    ]

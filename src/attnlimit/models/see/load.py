@@ -115,8 +115,9 @@ def load(
         )
     if device is not None:
         loaded.model.to(device)
-    for one in loaded.notes if note is not None else ():
-        note(one)
+    if note is not None:
+        for one in loaded.notes:
+            note(one)
     return loaded
 
 

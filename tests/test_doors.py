@@ -26,6 +26,11 @@ TOKENS = LAW.sample(40, generator=0)
 OWN = al.Sampling(kept=al.Kept(own=True))
 
 
+class Lengthless(list[int]):
+    def __len__(self) -> int:
+        raise OSError("no length")
+
+
 def public() -> dict[str, Any]:
     found = {
         f"{module.__name__}.{name}": getattr(module, name)
@@ -137,6 +142,17 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: al.fit_log([4, 16], [1.0, 0.5], resamples=10**12), "resamples must be a whole number of at most 999,999"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), X[0], [100], direction=X), r"direction must be one vector, or one for each query, \(2,\), got \(1, 2\)"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), torch.ones(0, 2).double(), [100]), "queries are empty: give at least one"),
+        (lambda: al.Empirical(np.ma.masked_array([[1.0, 999.0]], mask=[[False, True]])), "tokens has 1 masked entries: fill or drop them first"),
+        (lambda: al.Empirical(torch.eye(2).to_sparse()), "tokens must be a dense tensor, got a sparse_coo tensor, torch.float32: make it one, e.g. x.to_dense"),
+        (lambda: al.Kept(sinks=torch.tensor(1).to_sparse()), "sinks must be a whole number of at least 0, got a sparse_coo tensor"),
+        (lambda: al.exact_error(HEAD, LAW, Lengthless([4]), X), "n must be .*, got Lengthless, which cannot be read: no length"),
+        (lambda: al.FromSampler(lambda u: u @ torch.eye(3), dim=2), r"transform fails on uniform numbers of shape \(4096, 2\), torch.float64: RuntimeError"),
+        (lambda: HEAD.query(torch.ones(3).double()), "x has 3 entries along 'dq', but A has 2: they must agree"),
+        (lambda: HEAD.query(torch.ones(2)), "query was given numbers of several dtypes .*: convert them to one"),
+        (lambda: al.Head(np.eye(2), np.eye(2)).read(torch.ones(3).double()), "mean has 3 entries along 'd', but V has 2"),
+        (lambda: LAW.apply_cov(torch.ones(3).double()), "a has 3 entries along 'd', but the law has 2"),
+        (lambda: TOKENS.select(torch.tensor([40])), "index must lie in 0 … 39, got 40 … 40"),
+        (lambda: al.error_covariance(HEAD, TOKENS, 4, X).along(X), r"direction must be one vector with 2 entries, one for each output, got shape \(1, 2\)"),
         (lambda: al.mean_output_error(HEAD, LAW, 4, LAW.sample(65, generator=0).tokens), "takes at most 64 different queries, got 65: all pairs"),
         (lambda: al.heavy_tails(al.Head([[1.0]]), al.Laplace(1), [7e299], [10]), "Laplace.tail needs more memory than there is"),
     ],
@@ -202,6 +218,28 @@ def test_half_precision_is_computed_in_float32_and_says_so(dtype):
     assert got.method == "exact (Laplace quadrature, scores in float32)"
     torch.testing.assert_close(got.rms, want.rms, rtol=1e-5, atol=0)
     assert al.Head(A.to(dtype))(law)(x.to(dtype)).dtype == torch.float32
+
+
+def test_arrays_of_another_byte_order_are_read():
+    assert torch.equal(al.Empirical(np.eye(2, dtype=">f8")).tokens, torch.eye(2).double())
+
+
+def test_settings_of_torch_are_not_felt():
+    """Neither half precision by autocast nor a default device without numbers."""
+    head, tokens, x = al.Head(torch.eye(2)), al.Empirical(torch.eye(2)), torch.tensor([1.0, 0.3])
+    want, error = head(tokens)(x), al.exact_error(HEAD, LAW, [4, 8], X).rms
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(tokens)(x), want)
+    with torch.device("meta"):
+        assert torch.equal(al.exact_error(HEAD, LAW, [4, 8], X).rms, error)
+        assert al.horizon(HEAD, LAW) == pytest.approx(0.5)
+    with (
+        torch.inference_mode(),
+        pytest.raises(
+            al.InputError, match=r"needs derivatives, which inference mode forbids .*: use torch.no_grad"
+        ),
+    ):
+        al.measure_convergence(HEAD, LAW, [4, 8], statistic=al.Sup(1.0), replicates=3)
 
 
 def test_results_may_be_infinite_where_arguments_may_not():

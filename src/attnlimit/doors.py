@@ -13,7 +13,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache, wraps
 from pathlib import Path
 from types import FunctionType, NoneType, UnionType
@@ -37,13 +38,14 @@ from jaxtyping import AbstractArray
 from torch import Tensor
 
 from attnlimit.errors import AttnlimitError, InputError, TooLarge
-from attnlimit.inputs import as_device, as_number, shown
+from attnlimit.inputs import as_device, as_number, is_dense, shown
 
 T = TypeVar("T")
 NO: Any = object()
 """Said by a check whose kind of thing this is not."""
 Sizes = dict[str, tuple[int, str]]
-"""What letters in the shapes of a call stand for, and the argument that said so."""
+"""What letters in the shapes of a call stand for, and the argument that said so. An object whose methods take tensors of its own sizes says
+these in `letters`."""
 
 
 class Check(NamedTuple):
@@ -105,7 +107,8 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
     @wraps(function)
     def through(*args: Any, **named: Any) -> Any:
         places, checks = read()
-        sizes: Sizes = {}
+        own = skip and checks and args and not isinstance(args[0], type)
+        sizes: Sizes = dict(getattr(args[0], "letters", {})) if own else {}
         given = list(args)
         for place, name in enumerate(places[: len(args) - skip], skip):
             if name in checks:
@@ -114,7 +117,10 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
             if name in checks:
                 named[name] = _taken(checks[name], value, name, sizes)
         try:
-            found = function(*given, **named)
+            with ExitStack() as stack:
+                for context in _settings():
+                    stack.enter_context(context)
+                found = function(*given, **named)
             if function.__name__ == "__new__" and _has_nan(found):
                 raise InputError(f"{type(found).__name__} would hold nan: clean or drop such numbers first.")
             if not skip and _has_nan(found):  # methods may answer nan where they say so
@@ -130,13 +136,30 @@ def _entered(function: Any, *homes: Any, skip: int) -> Any:
     return through
 
 
+def _settings() -> Iterator[AbstractContextManager[object]]:
+    """What of torch's own settings must not be felt inside: numbers in half precision, and tensors without any."""
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            yield torch.autocast(kind, enabled=False)
+    if torch.empty(0).is_meta:
+        yield torch.device("cpu")
+
+
 def _explained(function: Any, problem: Exception) -> AttnlimitError | None:
     """Numbers out of range and memory that ends, in words; None for all else."""
     what = function.__qualname__.removesuffix(".__init__")
     told = " ".join(str(problem).split())[:160] or type(problem).__name__
+    if torch.is_inference_mode_enabled() and not isinstance(problem, ArithmeticError | MemoryError):
+        return InputError(
+            f"{what} needs derivatives, which inference mode forbids ({told}): use torch.no_grad() instead."
+        )
     if isinstance(problem, ArithmeticError):
         why = "some argument is too large or too small for it; use moderate ones."
         return InputError(f"{what} leaves the range of floating point ({told}): {why}")
+    if re.search("same dtype|scalar type", str(problem)):
+        return InputError(
+            f"{what} was given numbers of several dtypes ({told}): convert them to one, e.g. x.double()."
+        )
     words = "can't allocate memory|not enough memory|Storage size calculation overflowed|invalid size, possible overflow"
     if not isinstance(problem, MemoryError | torch.OutOfMemoryError) and not re.search(words, str(problem)):
         return None
@@ -146,7 +169,14 @@ def _explained(function: Any, problem: Exception) -> AttnlimitError | None:
 
 
 def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
-    found = check.take(value, name, sizes)
+    try:
+        found = check.take(value, name, sizes)
+    except AttnlimitError:
+        raise
+    except Exception as problem:  # objects of others, whose length, items or comparisons fail
+        raise InputError(
+            f"{name} must be {check.what}, got {type(value).__name__}, which cannot be read: {problem}."
+        ) from problem
     if found is NO:
         raise InputError(f"{name} must be {check.what}, got {shown(value)}.{check.do and ' ' + check.do}")
     return found
@@ -154,10 +184,13 @@ def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
 
 def _has_nan(found: Any) -> bool:
     """In a result or its fields; classes where nan means something say what in `unknown`."""
+    if hasattr(found, "unknown"):
+        return False
     inside = found if isinstance(found, tuple) else (found, *getattr(found, "__dict__", {}).values())
-    return not hasattr(found, "unknown") and any(
+    parts = (part for one in inside for part in (one if isinstance(one, tuple) else (one,)))
+    return any(
         bool((one != one).any()) if isinstance(one, Tensor) and not one.is_meta else one != one
-        for one in inside
+        for one in parts
         if isinstance(one, Tensor | float)
     )
 
@@ -322,7 +355,7 @@ def _many(kind: type, *inner: Any) -> Check:
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
         if isinstance(value, np.ndarray | Tensor) and first is not None:
-            value = NO if value.ndim == 0 or getattr(value, "is_meta", False) else value.tolist()
+            value = value.tolist() if value.ndim and is_dense(value) else NO
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             return NO
         if not alike and len(value) != len(checks):
@@ -377,7 +410,7 @@ def _shaped(hint: Any) -> Check:
     dtypes = {f"torch.{name}" for name in hint.dtypes} if some else set()
 
     def take(value: Any, name: str, sizes: Sizes) -> Any:
-        if not isinstance(value, Tensor) or value.is_meta or (some and str(value.dtype) not in dtypes):
+        if not isinstance(value, Tensor) or not is_dense(value) or (some and str(value.dtype) not in dtypes):
             return NO
         shape = value.shape
         if len(shape) < len(dims) - (spread is not None) or (spread is None and len(shape) > len(dims)):

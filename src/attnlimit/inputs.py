@@ -31,6 +31,10 @@ def as_float(
     if isinstance(value, np.ndarray):
         value = from_numpy(value, name).to(device)
     if isinstance(value, Tensor):
+        if not is_dense(value) and not value.is_meta:
+            raise InputError(
+                f"{name} must be a dense tensor, got {shown(value)}: make it one, e.g. x.to_dense()."
+            )
         tensor = widened(value)
         if not tensor.is_floating_point():
             raise InputError(
@@ -67,11 +71,23 @@ def as_float(
 
 def from_numpy(array: np.ndarray, name: str) -> Tensor:
     """The same memory where that can be."""
-    # torch takes neither negative strides nor, without a warning, read-only memory: those are copied.
+    if np.ma.is_masked(array):
+        raise InputError(
+            f"{name} has {int(np.ma.getmaskarray(array).sum())} masked entries: fill or drop them first."
+        )
+    # torch takes no foreign byte order, negative strides nor, without a warning, read-only memory: those are copied.
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     try:
         return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except TypeError as problem:
         raise InputError(f"{name} must be an array of numbers, got dtype {array.dtype}.") from problem
+
+
+def is_dense(value: object) -> bool:
+    """Whether its numbers can be read: arrays, and tensors that are neither sparse, nested, quantized nor on meta."""
+    return not isinstance(value, Tensor) or not (
+        value.layout != torch.strided or value.is_nested or value.is_quantized or value.is_meta
+    )
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -91,13 +107,18 @@ def as_points(value: Array, dim: int, name: str, *, like: Tensor | None = None) 
     return points
 
 
+def as_vector(value: Array, dim: int | None, name: str, *, like: Tensor) -> Tensor:
+    """One vector, of `dim` entries if given."""
+    vector = as_float(value, name, dtype=like.dtype, device=like.device)
+    if vector.ndim != 1 or dim not in (None, len(vector)):
+        entries = "entries" if dim is None else f"{dim} entries, one for each output"
+        raise InputError(f"{name} must be one vector with {entries}, got shape {tuple(vector.shape)}.")
+    return vector
+
+
 def as_number(value: Any) -> int | float | None:
     """A number of numpy's, torch's or Python's as Python's; None where it is none."""
-    if (
-        isinstance(value, np.generic | np.ndarray | Tensor)
-        and not value.ndim
-        and not getattr(value, "is_meta", False)
-    ):
+    if isinstance(value, np.generic | np.ndarray | Tensor) and not value.ndim and is_dense(value):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -123,7 +144,7 @@ as_count = whole(1)
 
 def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) -> list[int]:
     """One or several whole numbers ≥ 1."""
-    if isinstance(n, Tensor | np.ndarray) and not getattr(n, "is_meta", False):
+    if isinstance(n, Tensor | np.ndarray) and is_dense(n):
         n = n.tolist()
     values = list(n) if isinstance(n, Sequence | range) and not isinstance(n, str) else [n]
     if not values:
@@ -192,6 +213,8 @@ def as_device(value: object, name: str = "device") -> torch.device:
 
 def shown(value: object) -> str:
     """In a few words, on one line."""
+    if isinstance(value, Tensor) and (value.is_nested or value.layout != torch.strided):
+        return f"a {'nested' if value.is_nested else str(value.layout).removeprefix('torch.')} tensor, {value.dtype}"
     if isinstance(value, Tensor | np.ndarray):
         what = "a tensor" if isinstance(value, Tensor) else "an array"
         return f"{what} of shape {tuple(value.shape)}, {value.dtype}"
@@ -219,7 +242,7 @@ def as_places(
 ) -> Tensor:
     """One place among the keys for each of `count` queries, 0 … keys − 1."""
     where = torch.as_tensor(positions)
-    if where.shape != (count,) or where.is_meta or where.dtype not in WHOLE:
+    if not is_dense(where) or where.shape != (count,) or where.dtype not in WHOLE:
         raise InputError(f"{name} must be {count} whole numbers, one a query, got {shown(positions)}.")
     if int(where.min()) < 0 or int(where.max()) >= keys:
         raise InputError(

@@ -241,6 +241,41 @@ def test_twelve_of_forty_keys_against_draws(draw, kept):
         assert law.cdf_error(t) < 1e-3
 
 
+def test_values_of_any_size_have_finite_outcomes():
+    """Weights up to e^540 times values of 1e100: all in units of 1e100."""
+    tokens, values = [[-53.0], [0.0], [-500.0], [40.0]], torch.tensor([[-2.5], [0.9], [0.3], [0.8]]).double()
+    small, large = (
+        al.error_law(al.Head([[1.0]]), al.Empirical(torch.tensor(tokens).double(), scale * values), 2, [1.0])
+        for scale in (1.0, 1e100)
+    )
+    torch.testing.assert_close(large.outcomes[0], 1e100 * small.outcomes[0], rtol=1e-9, atol=1e85)
+    assert large.mean_abs == pytest.approx(1e100 * small.mean_abs)
+    assert large.quantile(0.01) == pytest.approx(-3.3e100)
+
+
+def test_kept_keys_that_outweigh_all_others_by_far_are_refused():
+    """Before, e^600 stood for e^540 beside e^−645, and an error of 1e-3 came out where there is none."""
+    sampling = al.Sampling(draw=al.Different(), kept=al.Kept(top=2))
+    tokens = al.Empirical([[-53.0], [0.0], [-645.0], [540.0]], [[-2.5], [0.9], [0.3], [0.8]])
+    with pytest.raises(
+        al.InputError, match="spread over 1185, and the law of the error is computed up to 600"
+    ):
+        al.error_law(al.Head([[1.0]]), tokens, 1, [1.0], sampling=sampling)
+
+
+@pytest.mark.parametrize("draw", [al.Independent(), al.Coins()])
+def test_a_kept_key_beside_its_only_other_has_no_negative_square(draw):
+    """The one other key is drawn as often as it stands for: there is no error, but for rounding."""
+    tokens, sampling = (
+        al.Empirical([[0.0], [1.0]]),
+        al.Sampling(draw=draw, kept=al.Kept(sinks=1), weight="rest"),
+    )
+    sizes = [1, 2, 3, 5, 9] if draw.repeats else [1]
+    found = al.exact_error(al.Head([[1.0]]), tokens, sizes, [[1.0]], sampling=sampling)
+    assert bool((found.rms < 1e-7).all())
+    assert al.error_law(al.Head([[1.0]]), tokens, sizes[-1], [1.0], sampling=sampling).rms < 1e-7
+
+
 def test_signs_have_outcomes():
     """n fair signs with equal weights: binomial."""
     law = al.error_law(al.Head([[0.0]]), al.Rademacher(1), 10, [1.0])

@@ -277,3 +277,15 @@ def test_scores_of_a_million_do_not_overflow(dtype: torch.dtype) -> None:
             assert bool(value.isfinite().all()), law
     torch.testing.assert_close(laws[0].tilted_mean(a), tokens[[4, 3]])
     torch.testing.assert_close(laws[0].cgf(a[0]), torch.tensor(1.5e6, dtype=dtype), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1e-25, torch.float32), (1e-200, torch.float64), (1e-310, torch.float64)]
+)
+def test_scores_whose_squares_underflow_have_their_direction(size: float, dtype: torch.dtype) -> None:
+    """Λ is R²‖a‖²/2k there: the covariance is that without scores, and the top is where a points."""
+    a = torch.tensor([0.8, -0.6, 0.0], dtype=dtype)
+    for law in (al.Sphere(3, 2.0, dtype=dtype), al.Ball(3, 2.0, dtype=dtype)):
+        torch.testing.assert_close(law.tilted_cov(size * a), law.covariance)
+        torch.testing.assert_close(law.top(size * a), 2.0 * a, rtol=1e-4, atol=0)
+        assert not bool(law.top(0 * a).any())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnlimit.attention.maps import AttentionMap, HardmaxMap, LimitMap, LinearMap, TokenMap
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, Positive, as_float, as_points, as_positive
+from attnlimit.inputs import Array, Positive, as_float, as_points, as_positive, as_vector
 from attnlimit.measures.base import Measure
 
 
@@ -117,6 +117,13 @@ class Head:
         return self.factors.right.shape[-2] if self.factors.left is None else self.factors.left.shape[-2]
 
     @property
+    def letters(self) -> dict[str, tuple[int, str]]:
+        """What the letters in the shapes of its methods stand for."""
+        V = self.factors.V
+        values = {} if V is None else {"d": (V.shape[-1], "V")}
+        return {"dq": (self.query_dim, "A"), "dk": (self.key_dim, "A"), **values}
+
+    @property
     def A(self) -> Float[Tensor, "*heads dk dq"]:
         """The score matrix, formed on request."""
         f = self.factors
@@ -125,7 +132,11 @@ class Head:
     @property
     def V(self) -> Float[Tensor, "*heads dv d"]:
         """The value matrix, formed on request when it is the identity."""
-        return torch.eye(self.key_dim).to(self.factors.right) if self.factors.V is None else self.factors.V
+        return (
+            torch.eye(self.key_dim, dtype=self.factors.right.dtype, device=self.factors.right.device)
+            if self.factors.V is None
+            else self.factors.V
+        )
 
     def __repr__(self) -> str:
         f = self.factors
@@ -143,11 +154,7 @@ class Head:
     def along(self, direction: Array) -> Head:
         """The head whose one output is gᵀ(V y + b_v), for a direction g: what its outputs are along g, and their errors."""
         f = self.factors
-        g = as_float(direction, "direction", dtype=f.right.dtype, device=f.right.device)
-        if g.ndim != 1 or (f.V is not None and len(g) != f.V.shape[-2]):
-            raise InputError(
-                f"direction must be one vector with an entry for each output, got shape {tuple(g.shape)}."
-            )
+        g = as_vector(direction, None if f.V is None else f.V.shape[-2], "direction", like=f.right)
         row = g.expand(*self.heads, 1, -1) if f.V is None else (g @ f.V)[..., None, :]
         bias = None if f.value_bias is None else (f.value_bias @ g)[..., None]
         return self._of(replace(f, V=row, value_bias=bias))

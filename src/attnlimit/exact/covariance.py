@@ -16,7 +16,7 @@ from attnlimit.designs.sampling import PLAIN
 from attnlimit.errors import InputError
 from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare
-from attnlimit.inputs import Array, as_points
+from attnlimit.inputs import Array, as_vector
 from attnlimit.measures import Measure
 
 
@@ -38,7 +38,7 @@ class ErrorCovariance:
 
     def along(self, direction: Array) -> Float[Tensor, "queries n"]:
         """(E (gᵀ(Γ_n − Γ))²)^½ for a direction g, as long as it is."""
-        g = as_points(direction, self.bias.shape[-1], "direction", like=self.bias)
+        g = as_vector(direction, self.bias.shape[-1], "direction", like=self.bias)
         return (self.second @ g @ g).clamp_min(0).sqrt()
 
     def __repr__(self) -> str:

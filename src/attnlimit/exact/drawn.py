@@ -33,6 +33,8 @@ NODES = 1e-6
 """What nodes of a density leave."""
 FALLEN = 1e-3
 """∣χ∣ below which it has gone, and what is larger later has come back."""
+FAR = 1e30
+"""In units of the largest error of a key: nothing is beyond."""
 NEVER = 1e-14
 """The chance that one of n keys is among the rarest atoms, which are left out."""
 
@@ -51,18 +53,29 @@ class DrawnKeys:
         return self.rest.key_by_key("Laws of the error")
 
     @cached_property
+    def unit(self) -> float:
+        """The largest error of a key: what errors are told in here, so that products with weights stay finite."""
+        kept = self.rest.kept
+        errors = (self.atoms.mean[0, :, 0] - self.atoms.limit[0, 0]).abs() + self.atoms.spread[0].clamp_min(
+            0
+        ).sqrt()
+        return max(float(errors.max()), 0.0 if kept is None else float(kept.mean_error[0, 0].abs())) or 1.0
+
+    @cached_property
     def error(self) -> Float[Tensor, " j"]:
-        return (self.atoms.mean[0, :, 0] - self.atoms.limit[0, 0]).double()
+        return (self.atoms.mean[0, :, 0] - self.atoms.limit[0, 0]).double() / self.unit
 
     @cached_property
     def log_weight(self) -> Float[Tensor, " j"]:
-        """Relative to the heaviest key that n are likely to hold."""
+        """Relative to the heaviest key that n are likely to hold, or that is kept."""
         atoms = self.atoms
         if self.n == 1 and self.rest.kept is None and math.isinf(float(self.rest.number[0, 0])):
             return torch.zeros_like(atoms.scores[0])  # one key has all the weight, whatever it is
         scores, order = atoms.scores[0].sort(descending=True)
         likely = atoms.log_mass[0][order].logcumsumexp(0) >= -math.log(self.n)
         heavy = scores[int(likely.to(torch.int8).argmax())] if bool(likely.any()) else scores[-1]
+        if self.rest.kept is not None:
+            heavy = heavy.maximum(self.rest.kept.log_weight[0] - math.log(self.stands_for))
         found = atoms.scores[0] - heavy
         present = atoms.log_mass[0] > -math.log(self.n) - 28.0
         if float(found[present].abs().max()) > WIDEST:
@@ -79,12 +92,14 @@ class DrawnKeys:
         if kept is None or float(kept.log_weight[0]) == -math.inf:
             return 0.0, 0.0
         shift = self.atoms.scores[0, 0] - self.log_weight[0]
-        return float((kept.log_weight[0] - shift).clamp_max(WIDEST).exp()) / self.stands_for, float(
-            kept.mean_error[0, 0]
+        return (
+            float((kept.log_weight[0] - shift).exp()) / self.stands_for,
+            float(kept.mean_error[0, 0]) / self.unit,
         )
 
     def below(self, t: float) -> Below:
         """P(error ≤ t): Σ w(u − t) ≤ 0 over kept and drawn keys."""
+        t = min(max(t / self.unit, -FAR), FAR)
         terms, always = self._terms(t), self.kept[0] * (self.kept[1] - t)
 
         def transform(lam: Tensor) -> Tensor:
@@ -97,7 +112,7 @@ class DrawnKeys:
 
     def _terms(self, t: float) -> Terms:
         atoms, weight, mass = self.atoms, self.log_weight.exp(), self.atoms.log_mass[0].exp()
-        y, reach = weight * (self.error - t), weight * atoms.spread[0].clamp_min(0).sqrt()
+        y, reach = weight * (self.error - t), weight * atoms.spread[0].clamp_min(0).sqrt() / self.unit
         if atoms.around is None and bool((reach > 0).any()):
             raise NotKnown(
                 "How values spread around their mean given the score is not known of this law, and the law of the error needs it: use "
@@ -166,7 +181,7 @@ class DrawnKeys:
             return None
         always, kept_error = self.kept
         errors, order = ((found.sums[:, 1] + always * kept_error) / (found.sums[:, 0] + always)).sort()
-        return errors, found.log_chance[order].exp()
+        return self.unit * errors, found.log_chance[order].exp()
 
 
 def _slopes(values: Float[Tensor, " j"], parts: tuple[int, ...] | None) -> Float[Tensor, " j"]:

@@ -122,6 +122,11 @@ class Measure(ABC):
         return self._like.dtype
 
     @property
+    def letters(self) -> dict[str, tuple[int, str]]:
+        """What the letters in the shapes of its methods stand for."""
+        return {"d": (self.dim, "the law")}
+
+    @property
     def device(self) -> torch.device:
         return self._like.device
 

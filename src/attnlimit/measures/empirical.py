@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlimit.errors import InputError
-from attnlimit.inputs import Array, Seeded, as_count, as_float, as_generator
+from attnlimit.inputs import Array, Seeded, as_count, as_float, as_generator, as_places
 from attnlimit.measures.base import Matrix, Measure, Points, read
 from attnlimit.measures.spec import Field, Form, Spec
 from attnlimit.numerics.atoms import Atoms
@@ -174,6 +174,7 @@ class Empirical(Measure):
 
     def select(self, index: Tensor, weights: Tensor | None = None) -> Empirical:
         """The tokens at these positions, equally weighted, or in proportion to `weights`."""
+        index = as_places(index, len(index), len(self), self.device, "index")
         values = None if self.values is self.tokens else self.values[index]
         return Empirical(self.tokens[index], values, None if weights is None else weights / weights.sum())
 

@@ -59,7 +59,13 @@ class FromSampler(Measure):
 
     def _tokens(self, u: Tensor, dim: int) -> Tensor:
         edge = torch.finfo(u.dtype).eps / 2
-        tokens = self.transform(u.clamp(edge, 1 - edge))
+        try:
+            tokens = self.transform(u.clamp(edge, 1 - edge))
+        except Exception as problem:  # whatever a function of the user's raises
+            told = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+            raise InputError(
+                f"transform fails on uniform numbers of shape {tuple(u.shape)}, {u.dtype}: {told}."
+            ) from problem
         if not isinstance(tokens, Tensor):
             raise InputError(
                 f"transform must give a tensor of shape ({u.shape[0]}, {dim}), it gave {shown(tokens)}."

@@ -45,7 +45,7 @@ class Laplace(Product):
     def _nodes(self, reach: float, like: Tensor, finer: float = 1.0) -> Nodes:
         """|ξ| = log(1 + e^y), where y has the logistic density: smooth, with tails that the trapezoid rule sees."""
         step = RESOLUTION / max(1.0, reach) / max(2.0, finer)
-        y = torch.arange(-SMALLEST / step, LARGEST / step).to(like) * step
+        y = torch.arange(-SMALLEST / step, LARGEST / step, dtype=like.dtype, device=like.device) * step
         size = torch.nn.functional.softplus(y)
         log_mass = -torch.nn.functional.softplus(-y) - size + math.log(step / 2)
         below = size < LARGEST / 2
@@ -64,7 +64,7 @@ class Laplace(Product):
         i = int(a.abs().argmax())
         if float(a[i]) == 0:
             return None
-        axis = torch.eye(self.dim).to(a)[i]
+        axis = torch.eye(self.dim, dtype=a.dtype, device=a.device)[i]
         ratio = (a / a[i].abs()).where(axis == 0, 0.0)
         gap = 1 - ratio.square()
         constant = float(0.5 / gap.prod()) if float(gap.min()) > 1e-12 else math.inf

@@ -20,6 +20,14 @@ from attnlimit.numerics.caps import SHARP, cap_moments, caps, heights
 from attnlimit.numerics.order import Largest
 
 
+def polar(a: Points) -> tuple[Float[Tensor, "*batch"], Points]:
+    """‖a‖ and a/‖a‖ (0 for a = 0), also where the squares of its entries underflow."""
+    size = a.abs().amax(-1, keepdim=True)
+    ratio = a / torch.where(size > 0, size, 1.0)
+    norm = ratio.norm(dim=-1, keepdim=True)  # at least 1
+    return (size * norm)[..., 0], ratio / norm.clamp_min(1.0)
+
+
 class Radial(Measure):
     """A law that rotations leave alone and whose CGF is the unit sphere's in R^k, k ≥ d: Λ(a) = Λ_k(R‖a‖),
 
@@ -45,9 +53,8 @@ class Radial(Measure):
         return self.radius**2 * ratio[..., None] * a
 
     def _tilted_cov(self, a: Points) -> Float[Tensor, "*batch d d"]:
-        norm = a.norm(dim=-1)
+        norm, unit = polar(a)
         at = sphere_cgf(self.radius * norm, self.order)
-        unit = a / norm.clamp_min(torch.finfo(a.dtype).tiny)[..., None]
         along = unit[..., :, None] * unit[..., None, :]
         across = torch.eye(self.dim, dtype=a.dtype, device=a.device) - along  # exactly zero in one dimension
         return self.radius**2 * (
@@ -55,8 +62,7 @@ class Radial(Measure):
         )
 
     def _top(self, a: Points) -> Points:
-        norm = a.norm(dim=-1, keepdim=True)
-        return torch.where(norm > 0, self.radius * a / norm.clamp_min(torch.finfo(a.dtype).tiny), 0.0)
+        return self.radius * polar(a)[1]
 
     @property
     def gain(self) -> Callable[[Tensor], Tensor]:  # type: ignore[override]
@@ -65,12 +71,11 @@ class Radial(Measure):
     def project(self, a: Float[Tensor, "m d"], V: Matrix | None, finer: float = 1.0) -> Atoms:
         """z = R‖a‖c with c of density ∝ (1 − c²)^{(k−3)/2}, k = d on the sphere and d + 2 in the ball; given c, V y has
         mean R c V â and the rest of V y has variance R²(1 − c²)/(k − 1) in each direction orthogonal to a."""
-        norm = a.norm(dim=-1)
+        norm, unit = polar(a)
         c, log_mass = heights(self.order, self.radius * float(norm.max()), a, finer)
-        anywhere = torch.eye(
-            1, self.dim, dtype=a.dtype, device=a.device
-        )  # a = 0 has no direction: any will do
-        unit = torch.where(norm[:, None] > 0, a / norm.clamp_min(1e-300)[:, None], anywhere)
+        # a = 0 has no direction: any will do
+        anywhere = torch.eye(1, self.dim, dtype=a.dtype, device=a.device)
+        unit = torch.where(norm[:, None] > 0, unit, anywhere)
         slope = read(V, self.radius * unit)
         across = (self.radius**2 * self._matrix(V).square().sum() - slope.square().sum(-1)).clamp_min(0)
         spread = across[:, None] * (1 - c.square()) / max(1, self.order - 1)
@@ -96,9 +101,9 @@ class Radial(Measure):
     def largest(self, n: Sequence[int], a: Float[Tensor, "m d"], V: Matrix | None) -> Largest:
         """With c = âᵀy/R the largest height of n, V(y − y*) is −(1 − c) R V â plus an orthogonal part of variance
         R²(1 − c²)/(k − 1) in each direction. Where all scores tie (a = 0), all n keys are averaged."""
-        norm, V = a.double().norm(dim=-1), self._matrix(V).double()
+        (norm, unit), V = polar(a.double()), self._matrix(V).double()
         h, h2 = cap_moments(self.order, np.array(n))
-        along = self.radius**2 * (a.double() / norm.clamp_min(1e-300)[:, None] @ V.T).square().sum(-1)
+        along = self.radius**2 * (unit @ V.T).square().sum(-1)
         total = self.radius**2 * V.square().sum()
         across = (total - along).clamp_min(0) / max(1, self.order - 1)
         square = 4 * along[:, None] * h2 + 4 * across[:, None] * (h - h2)

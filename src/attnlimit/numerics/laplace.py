@@ -72,7 +72,7 @@ class Transforms:
         full = faded(n * log_phi)
         square = square + full * y.square() * error.square().sum(-1, keepdim=True) + 2 * slope * y * cross
         bias = (damp * slope).mT.to(g) @ g + (damp * full * y).sum(1)[..., None] * error
-        return self.step * (damp * square).sum(1), self.step * bias
+        return self.step * (damp * square).sum(1).clamp_min(0), self.step * bias
 
     def _of_drawn(self, n: Tensor, size: Float[Tensor, "m t"]) -> tuple[Tensor, Tensor]:
         """Nothing kept: sums over t of φ^{n−2} times what all n share, as products of matrices, in the precision of the values."""

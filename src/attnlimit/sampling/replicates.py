@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -194,11 +193,12 @@ def _read(
     always, others = kept.nonzero()[:, 0], (~kept).nonzero()[:, 0]
     means = []
     draw = setup.sampling.draw
-    for n, places in zip(setup.n, draw.places(len(others), setup.n, generator), strict=True):
+    sets = draw.places(len(others), setup.n, generator)
+    rest, sizes = (torch.tensor([one], dtype=torch.float64) for one in ([len(others)], setup.n))
+    many = setup.sampling.stands_for(rest, sizes)[0].log().tolist()
+    for n, places, added in zip(setup.n, sets, many, strict=True):
         drawn, own = others[places], draw.weigh(len(others), n, places)
-        count = len(drawn) if own is None else n
-        many = len(others) / count if setup.sampling.weight == "rest" else 1.0
-        added = math.log(many) if own is None else math.log(many) + own.to(scores).log()
-        weights = torch.cat([scores[always], scores[drawn] + added]).softmax(0)
+        log_weight = added if own is None else added + own.to(scores).log()
+        weights = torch.cat([scores[always], scores[drawn] + log_weight]).softmax(0)
         means.append(weights @ setup.population.values[torch.cat([always, drawn])])
     return means

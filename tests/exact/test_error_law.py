@@ -276,6 +276,19 @@ def test_a_kept_key_beside_its_only_other_has_no_negative_square(draw):
     assert al.error_law(al.Head([[1.0]]), tokens, sizes[-1], [1.0], sampling=sampling).rms < 1e-7
 
 
+@pytest.mark.parametrize(
+    ("law", "n", "within"),
+    [(al.Gaussian(dim=3), 10, 1e-5), (al.Gaussian(dim=3, cov=9.0), 10, 1e-5), (al.Sphere(3), 4, 1e-4)],
+)
+def test_mean_size_of_errors_against_draws(law, n, within):
+    """10⁶ draws, five standard errors (rate 6e-7 each), which are a thousandth; few keys of a sphere have a density with kinks."""
+    head, x, e = al.Head(0.5 * torch.eye(3).double()), torch.tensor([1.0, 0.5, 0.2]).double(), [1.0, 0.0, 0.0]
+    keys = law.sample(n * 10**6, generator=5).tokens.reshape(-1, n, 3)
+    sizes = (((keys @ (0.5 * x)).softmax(1) * keys[..., 0]).sum(1) - head(law)(x)[0]).abs()
+    found = al.error_law(head, law, n, x, e)
+    assert abs(found.mean_abs - float(sizes.mean())) < within * found.mean_abs + 5e-3 * float(sizes.std())
+
+
 def test_signs_have_outcomes():
     """n fair signs with equal weights: binomial."""
     law = al.error_law(al.Head([[0.0]]), al.Rademacher(1), 10, [1.0])

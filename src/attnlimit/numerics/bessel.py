@@ -16,6 +16,8 @@ from torch import Tensor
 # The large-order expansion starts at ν ≥ 12 and is cut at the first order k with ν^−k below 1e-17. Starting
 # higher would need fewer orders, but each step down costs time and adds rounding to A′ at large r.
 _FIRST_ORDER = 12
+SMALL_ORDER = 16
+"""Up to which 2√order ≥ ν."""
 _NEGLIGIBLE = 1e-17
 
 _Polynomial = NDArray[np.object_]  # exact coefficients (Fraction), lowest power first
@@ -161,15 +163,32 @@ def sum_transform(share: Float[Tensor, " d"], order: int, r: Float[Tensor, "*s"]
 
 
 def _height_transform(r: Tensor, order: int) -> Tensor:
-    """₀F₁(;order/2; −r²/4) − 1: by its series, and by J beyond r = 2√order."""
+    """₀F₁(;order/2; −r²/4) − 1: by its series, and by J beyond r = 2√order, whose general form is slow."""
     if order == 1:
         return -2 * (r / 2).sin().square()
     near = r.abs() <= 2 * order**0.5
     x = -r[near].square() / 4
     term, total = torch.ones_like(x), torch.zeros_like(x)
     for k in range(25):
-        term = term * x / ((order / 2 + k) * (k + 1))
-        total = total + term
-    nu, far = order / 2 - 1, r[~near].abs().numpy()
-    bessel = np.exp(scipy.special.gammaln(nu + 1) + nu * np.log(2 / far)) * scipy.special.jv(nu, far) - 1
-    return torch.empty_like(r).masked_scatter(near, total).masked_scatter(~near, torch.as_tensor(bessel))
+        term.mul_(x).div_((order / 2 + k) * (k + 1))
+        total.add_(term)
+    far = r[~near].abs()
+    bessel = _upward(far, order) if order <= SMALL_ORDER else _any_order(far, order)
+    return torch.empty_like(r).masked_scatter(near, total).masked_scatter(~near, bessel - 1)
+
+
+def _any_order(r: Tensor, order: int) -> Tensor:
+    """₀F₁(;order/2; −r²/4) = Γ(ν + 1) (2/r)^ν J_ν(r), ν = order/2 − 1."""
+    nu, x = order / 2 - 1, r.numpy()
+    factor = np.exp(scipy.special.gammaln(nu + 1) + nu * np.log(2 / x))
+    return torch.as_tensor(factor * scipy.special.jv(nu, x))
+
+
+def _upward(r: Tensor, order: int) -> Tensor:
+    """The same from those of orders 1 and 3 (cos r, sin r/r) or 2 and 4 (J₀, 2J₁/r), by F_{k+4} = (F_{k+2} − F_k) k(k + 2)/r², which
+    is stable where r ≥ ν."""
+    odd, x = order % 2, r.numpy()
+    low, high = (np.cos(x), np.sin(x) / x) if odd else (scipy.special.j0(x), 2 * scipy.special.j1(x) / x)
+    for k in range(1 if odd else 2, order, 2):
+        low, high = high, (high - low) * (k * (k + 2) / x**2)
+    return torch.as_tensor(low)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +87,21 @@ def test_long_and_wild_messages_are_one_line(refused):
     refused("curve", "--A", "a\n\x1b[31mred")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("curve --horizon abc", "Invalid value for '--horizon': .* `attnlimit curve --help` lists"),
+        ("curve --horizon", "Option '--horizon' requires an argument. `attnlimit curve --help` lists"),
+        ("curve --foo", "No such option: --foo.* `attnlimit curve --help` lists what there is"),
+        ("budget", "Missing argument .*`attnlimit budget --help` lists"),
+        ("--foo", "No such option: --foo. `attnlimit --help` lists"),
+        ("curv", r"No such command 'curv'. Did you mean 'curve'\? `attnlimit --help` lists"),
+    ],
+)
+def test_options_that_there_are_not(refused, words, message):
+    assert re.search(message, refused(*words.split()))
+
+
 @pytest.mark.parametrize("words", [["--debug", "report", "none"], ["report", "none", "--debug"]])
 def test_debug_shows_the_traceback(words):
     result = CliRunner().invoke(app, words)
@@ -130,6 +146,20 @@ def test_files_too(refused, monkeypatch, words):
     Path("a.png").mkdir()
     assert "cannot be written: " in refused(*words.split(), "file/a.png")
     assert "is a folder: give the name of a file" in refused(*words.split(), "a.png")
+
+
+@pytest.mark.parametrize("name", ["run.json", "answer.safetensors", "heads.parquet", "link", "store.sqlite"])
+@pytest.mark.parametrize("words", ["budget --out {} {}", "report {1} --out {0}", "export {1} --out {0}"])
+def test_what_is_read_is_not_written_over(refused, words, name):
+    run = Path("run")
+    run.mkdir()
+    (run / "link").symlink_to("run.json")
+    for one in ("run.json", "answer.safetensors", "heads.parquet", "store.sqlite"):
+        (run / one).write_text("mine")
+    for source in (run, run / "run.json"):
+        told = refused(*words.format(run / name, source).split())
+        assert f"{run / name} is read by this command, which would write over it: name another file" in told
+    assert (run / name).read_text() == "mine"
 
 
 @pytest.fixture

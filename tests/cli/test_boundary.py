@@ -195,7 +195,7 @@ def test_a_name_that_is_no_formula_is_drawn_and_other_models_are_told(run, model
     def stop(*_: object, **__: object) -> None:
         raise InputError("enough")
 
-    monkeypatch.setattr("attnlimit.models.judge.verify", stop)
+    monkeypatch.setattr(al, "verify", stop)  # looked up once and kept
     told = run("verify", model, "--budgets", "b/b.json", "--text", "t.txt", code=2).stderr
     assert "b.json was made for m$^$x, and this is" in told
 
@@ -268,7 +268,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(refused, monkeypatch):
         ("curve --horizon 1e5", "The horizon is 1e+05, and averages over queries are computed up to 40"),
         (
             "curve --horizon 1 --dim 1000000000",
-            "--dim must be at most 4,096, got 1000000000: the eigenvalues",
+            "--dim must be at most 2,048, got 1000000000: the eigenvalues",
         ),
         ("curve --horizon 1e-160 --n 100", "of at least 0, and of 1e-30 if it is not 0, got 1e-160"),
         ("curve --horizon 1 --n 0.4", "--n must be whole numbers of at least 1, got '0.4'"),

@@ -17,7 +17,7 @@ from attnlimit.errors import InputError
 MeasureName = Annotated[
     str, typer.Option("--measure", help="Token law: ball, box, gaussian, laplace, rademacher or sphere.")
 ]
-MOST_DIM = 4_096
+MOST_DIM = 2_048
 LEAST_HORIZON = 1e-30
 """Below it heads average plainly to the last digit, and squares of its square are too small for floating point."""
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]

@@ -1,9 +1,16 @@
 """The command `attnlimit`: while its parts are still being imported, Ctrl-C just ends it."""
 
+import os
 import signal
+import sys
 
 
 def main() -> None:
+    try:
+        os.getcwd()
+    except OSError:  # libraries that are imported abort without it
+        sys.stderr.write("error: The folder that you are in is gone: go to another one with cd.\n")
+        sys.exit(2)
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from attnlimit.cli import app
     from attnlimit.cli.boundary import interrupted

@@ -77,6 +77,9 @@ def test_budget_by_error_and_by_total(small, run):
         assert record["policy"] == f"best, {split} split"
         assert 600 - 72 < record["total"] <= 600
         assert record["total"] == pytest.approx(sum(one["keys"] for one in record["entries"]))
+    empty = run("budget", small.folder / "run", "--keys", "")
+    assert empty.exit_code == 2
+    assert "--keys must be a share such as 10% or 0.1, got ''" in empty.stderr
     wrong = run("budget", small.folder / "run", "--total", "600", "--split", "fair")
     assert wrong.exit_code == 2
     assert "split must be one of answer, output, head, uniform" in wrong.stderr

@@ -1,6 +1,7 @@
 """Rows of .npy and .safetensors files: the same numbers as were written, and a clear refusal of the rest."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -105,6 +106,16 @@ def test_a_map_is_closed_with_its_tensor(matrix):
 def test_missing_file():
     with pytest.raises(InputError, match=r"no file .*nowhere\.npy"):
         open_rows("nowhere.npy")
+    with pytest.raises(InputError, match="no file xxx"):
+        open_rows("x" * 300)
+
+
+def test_not_a_file():
+    Path("d.npy").mkdir()
+    os.mkfifo("f.npy")
+    for name in ("d.npy", "f.npy", ""):
+        with pytest.raises(InputError, match=r"is a folder, pipe or device: name a \.npy or \.safetensors"):
+            open_rows(name)
 
 
 def test_other_suffix(matrix):

@@ -72,6 +72,44 @@ def test_places_that_cannot_be_written():
         write_json("folder", {})
 
 
+WRITERS = pytest.mark.parametrize("write", [can_write, lambda path: write_json(path, {})])
+
+
+@WRITERS
+def test_only_files_are_replaced(write):
+    os.mkfifo("pipe")
+    Path("to_pipe").symlink_to("pipe")
+    for name in ("pipe", "to_pipe"):
+        with pytest.raises(
+            CannotWrite, match=rf"{name} is a pipe, socket or device: give the name of a file"
+        ):
+            write(name)
+    assert Path("pipe").is_fifo()
+    for one, other in (("here", "there"), ("there", "here")):
+        Path(one).symlink_to(other)
+    with pytest.raises(CannotWrite, match="here cannot be written: Too many levels of symbolic links"):
+        write("here")
+    assert Path("here").is_symlink()
+
+
+@WRITERS
+@pytest.mark.parametrize("letters", [250, 300])
+def test_a_name_that_is_too_long(write, letters):
+    """With 250, only that of the file beside it."""
+    with pytest.raises(CannotWrite, match="x cannot be written: File name too long"):
+        write("x" * letters)
+
+
+def test_the_file_behind_a_link_is_replaced_and_the_link_stays():
+    Path("a.json").write_text("old")
+    for link, file in (("to_file", "a.json"), ("to_nothing", "new/b.json")):
+        Path(link).symlink_to(file)
+        can_write(link)
+        assert write_json(link, {}) == Path(link)
+        assert Path(link).is_symlink()
+        assert Path(file).read_text() == "{}\n"
+
+
 def test_json_has_no_infinity():
     record = {"a": [1.5, math.inf, (math.nan, "ä")], 2: None}
     Path("a.json").write_text("{}")

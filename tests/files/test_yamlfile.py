@@ -63,6 +63,9 @@ def test_values_follow_yaml_1_2_and_lines_count_from_one() -> None:
         ("", r"is empty"),
         ("a: " + "[" * 5000, r"nested too deeply"),
         ("a: !!float abc\n", r"a value cannot be read"),
+        ("a: 1\nb: [.nan, 4.0]\n", r"line 2, b\.0: \.nan is not a finite number; give one, or leave it out"),
+        ("a:\n  b: -.inf\n", r"line 2, a\.b: -\.inf is not a finite number"),
+        ("a: 1e999\n", r"line 1, a: 1e999 is not a finite number"),
     ],
 )
 def test_bad_files_are_refused(text: str, message: str) -> None:

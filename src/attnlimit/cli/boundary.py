@@ -14,14 +14,20 @@ from typing import Any, NoReturn
 
 import typer
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from attnlimit.cli.common import err
-from attnlimit.errors import AttnlimitError
+from attnlimit.errors import AttnlimitError, InputError
 
 DEBUG = "--debug"
-PASSED_ON: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[2])
-"""How commands end on purpose; the last are all of typer's refusals of options."""
+PASSED_ON = (typer.Exit, typer.Abort)
+"""How commands end on purpose."""
+MISUSED: type[Any] = typer.BadParameter.__mro__[2]
+"""All of typer's refusals of options."""
+RUN_FILES = (
+    "run.json", "answer.safetensors", "heads.parquet", "compare.json", "explain.json", "verdict.json", "store.sqlite", "study.yaml",
+)  # fmt: skip
+"""That hold a run: what is read of a folder."""
 INTERRUPTED = (
     "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
 )
@@ -51,7 +57,12 @@ class Boundary(TyperGroup):
             if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
                 stream.reconfigure(errors="replace")
         given = [one for one in args if one != DEBUG]
-        return super().parse_args(ctx, [DEBUG, *given] if len(given) < len(args) else given)
+        try:
+            return super().parse_args(ctx, [DEBUG, *given] if len(given) < len(args) else given)
+        except MISUSED as problem:
+            if not args:  # the help was shown
+                raise
+            _misused(problem, ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself, whose file is imported now that it is wanted."""
@@ -63,6 +74,8 @@ class Boundary(TyperGroup):
             return super().invoke(ctx)
         except PASSED_ON:
             raise
+        except MISUSED as problem:
+            _misused(problem, ctx)
         except KeyboardInterrupt as stop:
             err.print(INTERRUPTED)
             raise typer.Exit(130) from stop
@@ -72,11 +85,42 @@ class Boundary(TyperGroup):
             _leave(problem)
 
 
+class Command(TyperCommand):
+    """A command, which does not write over what it reads."""
+
+    def invoke(self, ctx: Any) -> Any:
+        read: list[str] = []
+        written: list[str] = []
+        for one in self.params:
+            given = ctx.params.get(one.name)
+            paths = [str(part) for part in (given if isinstance(given, list | tuple) else [given]) if part]
+            (written if {"--out", "--plot"} & {*one.opts} else read).extend(filter(os.path.exists, paths))
+        for path in filter(os.path.isfile, written):
+            if any(os.path.samefile(path, file) for one in read for file in _files(one)):
+                raise InputError(
+                    f"{path} is read by this command, which would write over it: name another file."
+                )
+        return super().invoke(ctx)
+
+
+def _files(path: str) -> list[str]:
+    """That, and what holds the run there."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    return [path, *filter(os.path.isfile, (os.path.join(folder, name) for name in RUN_FILES))]
+
+
 def command(name: str) -> Any:
     """The command of that name, from the file of that name."""
     one = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    one.command(name)(getattr(import_module(f"attnlimit.cli.{name}"), name))
+    one.command(name, cls=Command)(getattr(import_module(f"attnlimit.cli.{name}"), name))
     return typer.main.get_command(one)
+
+
+def _misused(problem: Any, ctx: Any) -> NoReturn:
+    path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}".strip()
+    words = problem.format_message()
+    _say(f"{words}{'' if words.endswith(('.', '?')) else '.'} `{path} --help` lists what there is.")
+    raise typer.Exit(problem.exit_code) from problem
 
 
 def _leave(problem: Exception) -> NoReturn:
@@ -86,9 +130,13 @@ def _leave(problem: Exception) -> NoReturn:
         words, code = str(problem) or "there is not enough memory for this.", 2
     else:
         words, code = f"{problem} This was not foreseen: {DEBUG} shows where it happened.", 1
-    plain = "".join(one if one.isprintable() else " " for one in words)
-    err.print(Text.assemble(("error:", "bold red"), f" {type(problem).__name__}: {plain}"), soft_wrap=True)
+    _say(f"{type(problem).__name__}: {words}")
     raise typer.Exit(code) from problem
+
+
+def _say(words: str) -> None:
+    plain = "".join(one if one.isprintable() else " " for one in words)
+    err.print(Text.assemble(("error:", "bold red"), f" {plain}"), soft_wrap=True)
 
 
 def _extra(module: str) -> str:

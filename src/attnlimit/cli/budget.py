@@ -10,6 +10,7 @@ import typer
 
 import attnlimit as al
 from attnlimit.cli.common import AsJson, file_out, out, print_json, share
+from attnlimit.errors import InputError
 
 
 def budget(
@@ -25,7 +26,9 @@ def budget(
     total: Annotated[
         int | None, typer.Option(help="Keys that a query reads in all heads together, to share out.")
     ] = None,
-    rel_error: Annotated[float | None, typer.Option(help="Error allowed in each head.")] = None,
+    rel_error: Annotated[
+        float | None, typer.Option(help="Error allowed in each head; the run's, if no aim is given.")
+    ] = None,
     split: Annotated[
         str | None,
         typer.Option(help="What --keys and --total make least: answer (default), output, head; or uniform."),
@@ -37,9 +40,21 @@ def budget(
     as_json: AsJson = False,
 ) -> None:
     """Keys for every head: the fewest for an error of the model's answer, or the best use of a number of keys."""
+    from attnlimit.inputs import as_count  # needs torch
+
+    if split is not None and keys is None and total is None:
+        raise InputError(
+            "--split says what --keys and --total make least: give one of them, or leave it out."
+        )
+    if total is not None:
+        as_count(total, "--total")
     found = al.Run.load(run)
     aims = {"rel_error": rel_error, "kl": kl, "change": change, "total": total}
-    aims |= {name: share(text, name) for name, text in (("perplexity", perplexity), ("keys", keys)) if text}
+    aims |= {
+        name: share(text, name)
+        for name, text in (("perplexity", perplexity), ("keys", keys))
+        if text is not None
+    }
     if all(value is None for value in aims.values()):
         aims["rel_error"] = found.facts.rel_error
     budgets = found.budgets(**aims, policy=policy, split=split)  # type: ignore[arg-type]

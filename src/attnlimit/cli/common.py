@@ -81,7 +81,7 @@ def folder_out(help: str) -> Any:
     return typer.Option("--out", callback=_fillable, help=help)
 
 
-def numbers(text: str, name: str = "a range") -> list[float]:
+def numbers(text: str, name: str = "a range", most: int = 10_000) -> list[float]:
     """1e3 · 1,2,5 · start:stop:count (log-spaced, ends included).
 
     >>> numbers("1:100:3")
@@ -93,25 +93,36 @@ def numbers(text: str, name: str = "a range") -> list[float]:
             low, high, steps = float(start), float(stop), int(count)
             if not (0 < low <= high < math.inf) or steps < 1 or (steps == 1 and low != high):
                 raise ValueError
+            if steps > most:
+                raise InputError(
+                    f"{name} must be at most {most:,} numbers, got {text!r}: take a smaller count."
+                )
             ratio = (high / low) ** (1 / max(1, steps - 1))
             return [*(low * ratio**k for k in range(steps - 1)), high]
         values = [float(part) for part in text.split(",")]
         if not all(0 < value < math.inf for value in values):
             raise ValueError
         return values
+    except InputError:
+        raise
     except ValueError:
         raise InputError(
             f"{name} must be positive numbers such as 1e3, or 1e2,1e4, or start:stop:count as in 1e3:1e9:12; got {text!r}."
         ) from None
 
 
-def whole_numbers(text: str, name: str = "--n") -> list[int]:
+def whole_numbers(text: str, name: str = "--n", most: int = 10_000) -> list[int]:
     """The same, rounded to whole numbers, repeated ones once.
 
     >>> whole_numbers("1:10:4")
     [1, 2, 5, 10]
     """
-    return sorted({round(value) for value in numbers(text, name)} - {0})
+    from attnlimit.inputs import as_count  # needs torch
+
+    found = sorted({round(value) for value in numbers(text, name, most)} - {0})
+    if not found:
+        raise InputError(f"{name} must be whole numbers of at least 1, got {text!r}.")
+    return [as_count(float(one), name) for one in found]
 
 
 def share(text: str, name: str) -> float:

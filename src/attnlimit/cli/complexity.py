@@ -14,6 +14,8 @@ from attnlimit.errors import InputError
 if TYPE_CHECKING:
     from attnlimit.exact import Complexity
 
+MOST = 1_000
+
 
 @of_law()
 def complexity(
@@ -35,7 +37,8 @@ def complexity(
     if rel_error is not None and abs_error is not None:
         raise InputError("Give either --rel-error or --abs-error, not both.")
     name = "rel_error" if abs_error is None else "abs_error"
-    wanted = numbers(abs_error or rel_error or "0.05", f"--{name.replace('_', '-')}")
+    given = rel_error if abs_error is None else abs_error
+    wanted = numbers("0.05" if given is None else given, f"--{name.replace('_', '-')}", most=MOST)
     results = []
     with progress("errors") as step:
         for done, error in enumerate(wanted):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from attnlimit.exact import HeavyTails
     from attnlimit.rates import PowerFit
 
+MOST_ORDER = 1_000
+
 
 @of_law()
 def curve(
@@ -26,16 +28,16 @@ def curve(
     n: Sizes = "1e1:1e9:9",
     method: Annotated[str, typer.Option(help="exact, or monte-carlo.")] = "exact",
     statistic: Annotated[
-        str, typer.Option(help="Monte Carlo only: map, mean, covariance, moment or sup.")
-    ] = "map",
+        str | None, typer.Option(help="Monte Carlo only: map (default), mean, covariance, moment or sup.")
+    ] = None,
     order: Annotated[int | None, typer.Option(help="Order of the moment statistic.")] = None,
     radius: Annotated[float | None, typer.Option(help="Radius of the ball of the sup statistic.")] = None,
-    replicates: Annotated[int, typer.Option(help="Monte Carlo replicates.")] = 32,
+    replicates: Annotated[int | None, typer.Option(help="Monte Carlo replicates (default: 32).")] = None,
     queries: Annotated[int | None, typer.Option(help="Monte Carlo queries of each replicate.")] = None,
     self_attention: Annotated[
         bool, typer.Option("--self-attention", help="Queries are the tokens themselves (Monte Carlo).")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the Monte Carlo run.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the Monte Carlo run (default: 0).")] = None,
     as_json: AsJson = False,
     plot: Plot = None,
 ) -> None:
@@ -45,25 +47,20 @@ def curve(
     queries have no limit (Laplace tokens), a typical query of each kind: stable errors, and weights that do not vanish.
     """
     sizes = whole_numbers(n)
-    if method == "exact":
-        _exact(head, law, sizes, as_json, plot)
-    elif method == "monte-carlo":
-        given = {"order": order, "radius": radius}
-        options = {name: value for name, value in given.items() if value is not None}
-        with progress("replicates") as step:
-            result = al.measure_convergence(
-                head,
-                law,
-                sizes,
-                statistic=al.sampling.convergence.as_statistic({"name": statistic, **options}),
-                replicates=replicates,
-                queries=queries if not self_attention else al.Own() if queries is None else al.Own(queries),
-                generator=seed,
-                progress=step,
-            )
-        _monte_carlo(result, _asymptotic(head, law), as_json, plot)
-    else:
+    drawn = {"statistic": statistic, "order": order, "radius": radius, "replicates": replicates}
+    drawn |= {"queries": queries, "self_attention": self_attention or None, "seed": seed}
+    given = {name: value for name, value in drawn.items() if value is not None}
+    if method == "monte-carlo":
+        _monte_carlo(head, law, sizes, given, as_json, plot)
+    elif method != "exact":
         raise InputError(f"--method must be exact or monte-carlo, got {method!r}.")
+    elif given:
+        option = next(iter(given)).replace("_", "-")
+        raise InputError(
+            f"--{option} is for Monte Carlo, and exact errors do not know it: leave it out, or add --method monte-carlo."
+        )
+    else:
+        _exact(head, law, sizes, as_json, plot)
 
 
 def _asymptotic(head: al.Head, law: al.Measure) -> al.Rates | None:
@@ -79,11 +76,11 @@ def _exact(head: al.Head, law: al.Measure, sizes: list[int], as_json: bool, plot
     try:
         with progress("exact errors"):  # a horizon of 30 takes long
             rms, mean_rms = query_average(head, law, max(sizes))(sizes)
+            asymptotic = _asymptotic(head, law)
     except (LimitDoesNotExist, NotKnown):
         if not _heavy(head, law, sizes, as_json, plot):
             raise
         return
-    asymptotic = _asymptotic(head, law)
     where = None
     if plot is not None:
         from attnlimit.report.figures.curves import curve_figure
@@ -168,8 +165,36 @@ def _heavy_rows(one: HeavyTails) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 def _monte_carlo(
-    result: al.Convergence, asymptotic: al.Rates | None, as_json: bool, plot: Path | None
+    head: al.Head, law: al.Measure, sizes: list[int], given: dict[str, Any], as_json: bool, plot: Path | None
 ) -> None:
+    order = given.get("order", 1)
+    if order > MOST_ORDER:
+        raise InputError(
+            f"--order must be at most {MOST_ORDER:,}, got {order}: it is that many multiplications."
+        )
+    asked = {"name": given.pop("statistic", "map")}
+    asked |= {name: given.pop(name) for name in ("order", "radius") if name in given}
+    if given.pop("self_attention", False):
+        given["queries"] = al.Own(given["queries"]) if "queries" in given else al.Own()
+    with progress("replicates") as step:
+        result = al.measure_convergence(
+            head,
+            law,
+            sizes,
+            statistic=al.sampling.convergence.as_statistic(asked),
+            generator=given.pop("seed", 0),
+            progress=step,
+            **given,
+        )
+        asymptotic = _asymptotic(head, law)
+    if not bool(result.rms.isfinite().all()):
+        raise InputError(
+            f"The {result.statistic} error leaves the range of floating point: choose a smaller order, or smaller tokens."
+        )
+    _say_drawn(result, asymptotic, as_json, plot)
+
+
+def _say_drawn(result: al.Convergence, asymptotic: al.Rates | None, as_json: bool, plot: Path | None) -> None:
     where = None
     if plot is not None:
         from attnlimit.report.figures.curves import convergence_figure
@@ -181,7 +206,7 @@ def _monte_carlo(
         print_json({**result.to_dict(), "fit": None if fit is None else fit.to_dict(), "rates": exponents})
         return
     rows = [
-        (f"{size:,}", value, f"± {1.96 * spread:.2g}")
+        (f"{size:,}", value, f"± {1.96 * spread:.2g}" if math.isfinite(spread) else None)
         for size, value, spread in zip(
             result.n, result.rms.tolist(), result.rms_standard_error.tolist(), strict=True
         )

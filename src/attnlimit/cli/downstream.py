@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import attnlimit as al
-from attnlimit.cli.common import AsJson, err, folder_out, numbers, out, print_json, progress, table
+from attnlimit.cli.common import AsJson, err, folder_out, out, print_json, progress, table, whole_numbers
 from attnlimit.cli.model_options import (
     Device,
     Dtype,
@@ -65,7 +65,7 @@ def downstream(
     samplings = {"sampled": RANDOM, "kept": KEEPING}
     if policy not in samplings:
         raise InputError(f"--policy must be one of {', '.join(samplings)}; got {policy!r}.")
-    sizes = [round(one) for one in numbers(keys, "--keys")]
+    sizes = whole_numbers(keys, "--keys")
     found = None if run is None else al.Run.load(run)
     given = al.documents(text or None)
     loaded = loaded_model(model, device, dtype)

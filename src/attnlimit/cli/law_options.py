@@ -17,13 +17,16 @@ from attnlimit.errors import InputError
 MeasureName = Annotated[
     str, typer.Option("--measure", help="Token law: ball, box, gaussian, laplace, rademacher or sphere.")
 ]
-MOST_DIM = 10_000
+MOST_DIM = 2_048
+LEAST_HORIZON = 1e-30
+"""Below it heads average plainly to the last digit, and squares of its square are too small for floating point."""
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
 Cov = Annotated[
     str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
 ]
 Scale = Annotated[
-    float, typer.Option("--scale", help="Radius of the sphere or ball, half-width, Laplace scale.")
+    float | None,
+    typer.Option("--scale", help="Radius of the sphere or ball, half-width, Laplace scale (default: 1)."),
 ]
 Horizon = Annotated[
     float | None, typer.Option("--horizon", help="Horizon H of the head: A is the multiple of I that has it.")
@@ -32,23 +35,31 @@ MatrixA = Annotated[str | None, typer.Option("--A", help="Score matrix A as a .n
 MatrixV = Annotated[str | None, typer.Option("--V", help="Value matrix V as a file (default: identity).")]
 
 
-def law_of(measure: MeasureName, dim: Dim, cov: Cov = None, scale: Scale = 1.0) -> al.Measure:
+def law_of(measure: MeasureName, dim: Dim, cov: Cov = None, scale: Scale = None) -> al.Measure:
     """The token law that the options describe."""
     import torch
 
+    from attnlimit.measures.spec import SIZE
+
     if dim > MOST_DIM:
-        raise InputError(f"--dim must be at most {MOST_DIM:,}, got {dim}: heads are matrices of that size.")
+        raise InputError(
+            f"--dim must be at most {MOST_DIM:,}, got {dim}: the eigenvalues of matrices of that size are needed."
+        )
     laws = sized_laws()
     if measure not in laws:
         raise InputError(f"--measure must be one of {', '.join(laws)}; got {measure!r}.")
     law = laws[measure]
+    for option, given, field in (("--cov", cov, "cov"), ("--scale", scale, SIZE)):
+        takers = [
+            name for name, one in laws.items() if field in (*one.spec.fields, *one.spec.fields.values())
+        ]
+        if given is not None and measure not in takers:
+            raise InputError(f"{option} is for {', '.join(takers)} tokens, not for {measure}: leave it out.")
+    size = 1.0 if scale is None else scale
     if cov is None:
-        return law.sized(dim, scale)
-    if "cov" not in law.spec.fields:
-        takers = " and ".join(name for name, one in laws.items() if "cov" in one.spec.fields)
-        raise InputError(f"--cov is for {takers} tokens; {measure} takes --scale.")
+        return law.sized(dim, size)
     value = torch.tensor(float(cov), dtype=torch.float64) if _is_number(cov) else _matrix(cov)
-    fields = law.spec.filled(dim if _is_number(cov) else None, scale)
+    fields = law.spec.filled(dim if _is_number(cov) else None, size)
     return law.from_spec(torch.empty(0, dtype=torch.float64), **fields | {"cov": value})
 
 
@@ -61,17 +72,23 @@ def head_of(law: al.Measure, horizon: Horizon = None, A: MatrixA = None, V: Matr
     """The head that the options describe: A from a file, or the multiple of the identity with that horizon."""
     import torch
 
+    from attnlimit.rates.horizon import largest
+
     if (horizon is None) == (A is None):
         raise InputError("Give the head either by --horizon H or by --A FILE.")
     values = None if V is None else _matrix(V)
     if A is not None:
         return al.Head(_matrix(A), values)
-    if horizon is None or not 0 <= horizon < math.inf:
-        raise InputError(f"--horizon must be a number of at least 0, got {horizon}.")
-    top = float(torch.linalg.matrix_norm(law.covariance, 2))
-    if not 0 < top < math.inf:
+    if horizon is None or not (horizon == 0 or LEAST_HORIZON <= horizon < math.inf):
         raise InputError(
-            f"The tokens of {law!r} do not vary, so no head has a horizon on them: give --cov above 0."
+            f"--horizon must be a number of at least 0, and of {LEAST_HORIZON:g} if it is not 0, got {horizon}."
+        )
+    top = float(largest(law.covariance.double()))
+    if not 1e-150 < top < 1e150:
+        option = "--cov" if "cov" in law.spec.fields else "--scale"
+        raise InputError(
+            f"The tokens of {law!r} do not vary, or by numbers whose squares leave the range of floating point (variance {top:.3g}), "
+            f"so no head has a horizon on them: give {option} nearer 1."
         )
     return al.Head(horizon / top * torch.eye(law.dim, dtype=torch.float64), values)
 

@@ -11,6 +11,7 @@ from attnlimit.cli.common import AsJson, Plot, Sizes, numbers, out, print_json, 
 from attnlimit.cli.law_options import of_law
 from attnlimit.report.figures.style import save
 
+MOST = 1_000
 MARKS = {"averaging": " ", "few keys": "*", "not reached": "!"}
 
 
@@ -25,7 +26,7 @@ def phase(
     plot: Plot = None,
 ) -> None:
     """Error of attention over the plane of score spread κ and tokens n, with the two lines of the random energy model."""
-    diagram = al.phase_diagram(law, numbers(kappa, "--kappa"), whole_numbers(n))
+    diagram = al.phase_diagram(law, numbers(kappa, "--kappa", MOST), whole_numbers(n, most=MOST))
     where = None if plot is None else save(diagram.plot(), plot)
     if as_json:
         print_json(diagram.to_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -48,7 +49,9 @@ class RowFile:
 def open_rows(path: str | Path, name: str | None = None) -> RowFile:
     """A matrix in a .npy file, or the tensor `name` (the only one, if None) of a .safetensors file."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
+        if os.path.exists(path):
+            raise InputError(f"{path} is a folder, pipe or device: name a .npy or .safetensors file.")
         raise InputError(f"There is no file {path}.")
     if path.suffix == ".npy":
         return _npy(path)

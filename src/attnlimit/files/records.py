@@ -6,9 +6,10 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
@@ -22,50 +23,63 @@ PARTIAL = ".partial"
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file to write beside `path`, which takes its place once it is whole and on the disk, so that no reader ever sees half
-    of one."""
+    of one. A link stays, and the file that it leads to is replaced."""
     path = Path(path)
-    if path.is_dir():
-        raise CannotWrite(f"{path} is a folder: give the name of a file to write.")
-    new = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _in_words(path):
+        place, new = _places(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield new
             with new.open("rb+") as file:
                 os.fsync(file.fileno())
-            os.replace(new, path)
+            os.replace(new, place)
         finally:
             new.unlink(missing_ok=True)
-    except AttnlimitError:  # what was to be written says itself why it cannot be
-        raise
-    except OSError as problem:
-        raise _refused(path, problem) from problem
 
 
 def can_write(path: str | os.PathLike[str], folder: bool = False) -> None:
     """CannotWrite if a file (or a folder with files) could not be written there: tried, and all of it undone."""
-    path = Path(path)
-    if path.is_dir() and not folder:
-        raise CannotWrite(f"{path} is a folder: give the name of a file to write.")
-    made = []
+    path, made = Path(path), []
+    with _in_words(path):
+        inside = path if folder else _places(path)[0].parent
+        try:
+            for place in [*reversed(inside.parents), inside]:
+                if not place.is_dir():
+                    place.mkdir()
+                    made.append(place)
+            with TemporaryFile(dir=inside):
+                pass
+        finally:
+            for place in reversed(made):
+                place.rmdir()
+
+
+def _places(path: Path) -> tuple[Path, Path]:
+    """Where links lead from there, and the half-written file beside it. Only files are replaced: a pipe or device would be lost."""
+    with suppress(FileNotFoundError):
+        kind = path.stat().st_mode
+        if not S_ISREG(kind):
+            what = "folder" if S_ISDIR(kind) else "pipe, socket or device"
+            raise CannotWrite(f"{path} is a {what}: give the name of a file to write.")
+    place = path.resolve() if path.is_symlink() else path
+    new = place.with_name(f".{place.name}.{os.getpid()}{PARTIAL}")
+    with suppress(FileNotFoundError):
+        new.lstat()  # its name may be too long
+    return place, new
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
     try:
-        for place in [*reversed(path.parents), *[path] * folder]:
-            if not place.is_dir():
-                place.mkdir()
-                made.append(place)
-        with TemporaryFile(dir=path if folder else path.parent):
-            pass
+        yield
+    except AttnlimitError:  # what was to be written says itself why it cannot be
+        raise
     except OSError as problem:
-        raise _refused(path, problem) from problem
-    finally:
-        for place in reversed(made):
-            place.rmdir()
-
-
-def _refused(path: Path, problem: OSError) -> CannotWrite:
-    in_the_way = isinstance(problem, FileExistsError | NotADirectoryError)
-    why = "a file or link stands where a folder must be" if in_the_way else problem.strerror or str(problem)
-    return CannotWrite(f"{path} cannot be written: {why}. Name another place, or make room there.")
+        in_the_way = isinstance(problem, FileExistsError | NotADirectoryError)
+        why = "a file or link stands where a folder must be" if in_the_way else problem.strerror or problem
+        raise CannotWrite(
+            f"{path} cannot be written: {why}. Name another place, or make room there."
+        ) from problem
 
 
 def finite(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ def read_yaml(path: str | Path) -> tuple[Any, dict[Place, int]]:
     """What the file holds (plain values, lists and mappings only), and the line of every value, counted from 1.
 
     Refused: keys given twice, keys that are not words or whole numbers, anchors and aliases, tags that build
-    objects, more than one document, files above 1 MB.
+    objects, numbers that are not finite, more than one document, files above 1 MB.
     """
     path = Path(path)
     with needs("Files of settings need pydantic and pyyaml", "studies"):
@@ -114,7 +115,12 @@ def _lines(node: Node, place: Place, path: Path, seen: set[int] | None = None) -
         raise InputError(f"{path}, line {line}: anchors and aliases are not read; write the value out.")
     seen.add(id(node))
     yield place, line
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:float":
+        if not math.isfinite(yaml.constructor.SafeConstructor().construct_yaml_float(node)):
+            raise InputError(
+                f"{path}: line {line}, {'.'.join(map(str, place))}: {node.value} is not a finite number; give one, or leave it out."
+            )
+    elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
             yield from _lines(item, (*place, position), path, seen)
     elif isinstance(node, yaml.MappingNode):

@@ -22,7 +22,7 @@ from attnlimit.icl.tasks.base import (
     as_vector,
     normal,
 )
-from attnlimit.inputs import Array, Count, Finite, as_count
+from attnlimit.inputs import Array, Count, Finite, as_count, as_positive
 from attnlimit.measures import Gaussian
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
@@ -58,7 +58,7 @@ class LinearRegression(InContextTask):
         self.token_dim = self.dim + 1
         if noise < 0:
             raise InputError(f"noise is a variance, a finite number of at least 0, got {noise!r}.")
-        self.noise = noise
+        self.noise = as_positive(noise, "noise") if noise > 0 else 0.0
         self.vector_cov = as_cov(1 / self.dim if vector_cov is None else vector_cov, self.dim, "vector_cov")
         self.query_cov = self.cov if query_cov is None else as_cov(query_cov, self.dim, "query_cov")
 
@@ -87,7 +87,7 @@ class LinearRegression(InContextTask):
         F = vectors.new_zeros(*vectors.shape[:-1], self.token_dim, self.token_dim)
         F[..., :-1, :-1] = prompt
         F[..., -1, :-1] = vectors @ prompt
-        F[..., -1, -1] = math.sqrt(self.noise)
+        F[..., -1, -1] = vectors.new_tensor(math.sqrt(self.noise))
         return F
 
     def prompt_cov(self, vectors: Float[Tensor, "*B d"]) -> Float[Tensor, "*B D D"]:

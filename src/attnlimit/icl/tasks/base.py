@@ -87,6 +87,20 @@ def as_vector(vector: Tensor, size: int) -> Tensor:
     return vector
 
 
+def check_sizes(like: Tensor, **given: tuple[Tensor, int]) -> None:
+    """Points by name, each with the dimension it must have, of like's dtype and device. Whether they are finite is not looked at: flows
+    that diverge say so themselves."""
+    for name, (points, size) in given.items():
+        if points.shape[-1:] != (size,):
+            raise InputError(
+                f"{name} must have shape (…, {size}), got {tuple(points.shape)}: the last axis is the dimension of this task's."
+            )
+        if (points.dtype, points.device) != (like.dtype, like.device):
+            raise InputError(
+                f"{name} is {points.dtype} on {points.device}, but the rest is {like.dtype} on {like.device}: convert one of them."
+            )
+
+
 def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """White noise on the generator's device."""
     return torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device)

@@ -28,6 +28,9 @@ class Weights(NamedTuple):
         """These themselves; see `Block.embed`."""
         return self
 
+    def __repr__(self) -> str:
+        return f"Weights({len(self.U)} × {len(self.U)}, ‖U‖ = {float(self.U.norm()):.4g}, ‖V‖ = {float(self.V.norm()):.4g})"
+
 
 class Block(NamedTuple):
     """U = [[A, 0], [0, 0]] and V = [[0, 0], [0, b]]: infinite-prompt regression predicts b wᵀΣA x_q."""
@@ -46,6 +49,9 @@ class Block(NamedTuple):
     def conserved(self) -> float:
         """‖A‖_F² − b², which the flow keeps."""
         return float(self.A.square().sum()) - self.b**2
+
+    def __repr__(self) -> str:
+        return f"Block({len(self.A)} × {len(self.A)}, ‖A‖ = {float(self.A.norm()):.4g}, b = {self.b:.4g})"
 
 
 Theta: TypeAlias = Weights | Block | Sequence[Array]

@@ -67,6 +67,10 @@ class Prompts(NamedTuple):
     vector: Float[Tensor, "B p"]
     """The task vector of each prompt, which the model does not see."""
 
+    def __repr__(self) -> str:
+        count, length, dim = self.tokens.shape
+        return f"Prompts({count:,} of {length:,} tokens, {dim}-d, {self.tokens.dtype})"
+
 
 class Floor(NamedTuple):
     """The least risk that any predictor has, or a bound on it, and how it was got."""

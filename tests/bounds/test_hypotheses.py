@@ -1,6 +1,8 @@
 """What the bounds refuse, in words; and what their results say of themselves."""
 
+import copy
 import json
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -171,8 +173,10 @@ def test_results_tell_how_they_were_got(name: str) -> None:
     assert plain["inputs"]["R_V"] == pytest.approx(1.0)
     assert (made.confidence is None) == (name in ("mean square", "averaged"))
     assert repr(made).startswith(f"Bound({name.replace(' ', '_')}: ")
-    with pytest.raises(TypeError):
-        made.inputs["R_V"] = 0.0
+    for one in (made, pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert one.to_dict() == made.to_dict()
+        with pytest.raises(TypeError):
+            one.inputs["R_V"] = 0.0
 
 
 def test_an_overflowing_constant_is_null_in_json() -> None:

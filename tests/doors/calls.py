@@ -123,7 +123,7 @@ def exact() -> Iterator[Call]:
     }.items():
         given = {next(iter(inspect.signature(getattr(found, method)).parameters)): value}
         yield Call(f"ErrorLaw.{method}", getattr(found, method), given)
-    laplace: dict[str, Any] = {"head": al.Head([[1.0]]), "law": al.Laplace(1), "x": [0.7], "n": [10, 100]}
+    laplace: dict[str, Any] = {"head": al.Head([[1.0]]), "law": al.Laplace(1), "x": [0.7], "n": [10, 100], "progress": lambda *_: None}  # fmt: skip
     yield Call("heavy_tails", al.heavy_tails, laplace, infinite=True)
     yield Call("design_errors", al.design_errors, {**basic, "sizes": [1.0] * 40, "strata": 2, "kept": al.Kept(), "positions": [3, 5]})  # fmt: skip
     yield Call("gradient_error", al.gradient_error, {**basic, "measure": law})
@@ -289,6 +289,8 @@ def risks_and_flows() -> Iterator[Call]:
     yield Call("icl.descend", icl.descend, {"task": task, "theta0": block, "step_size": 0.1, "steps": 4, "record_every": 2})  # fmt: skip
     yield Call("icl.transfer", icl.transfer, {"task": task, "length": 64, "rel_error": 0.1, "theta0": block, "generator": 0})  # fmt: skip
     yield Call("icl.Transfer.at", icl.transfer(task, 64).at, {"length": 32})
+    few = icl.Optimizer(steps=4, batch=4)
+    yield Call("icl.Transfer.check", icl.transfer(task, 64).check, {"length": 4, "optimizer": few, "start": icl.Start(), "generator": 0, "progress": lambda *_: None})  # fmt: skip
 
 
 def trainings() -> Iterator[Call]:

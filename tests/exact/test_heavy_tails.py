@@ -1,5 +1,6 @@
 """Keys with heavy tails: exact curves against draws, and what they tend to against stable laws and Poisson–Dirichlet weights."""
 
+import json
 import math
 
 import numpy as np
@@ -182,6 +183,19 @@ def test_what_is_said_where_there_is_no_number() -> None:
         al.heavy_tails(head, al.Laplace(2), [[1.0, 0.0], [0.5, 0.0]], [10])
     with pytest.raises(al.InputError, match="heavy_tails takes one head at a time"):
         al.heavy_tails(al.Head(torch.ones(2, 1, 1).double()), LAW, [1.0], [10])
+
+
+def test_progress_is_told_once_for_each_n() -> None:
+    told: list[tuple[int, int]] = []
+    al.heavy_tails(ONE, LAW, [0.7], [1000, 2000, 1000], progress=lambda *now: told.append(now))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_what_is_not_known_is_none_in_the_record() -> None:
+    found = al.heavy_tails(ONE, LAW, [0.7], [2, 10_000])
+    assert bool(found.stable.isnan()[0])
+    record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert record["stable"] == [None, float(found.stable[1])]
 
 
 def test_the_record_and_the_figure() -> None:

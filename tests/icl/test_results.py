@@ -32,6 +32,10 @@ MADE = {
     "training": lambda: train(TASK, [4, 8], **HOW),
     "comparison": lambda: compared("both", [train(TASK, [4, 8], attention=a, **HOW) for a in ("softmax", "linear")]),
     "concentration": lambda: concentration(HEAD, al.Gaussian(dim=2), [4, 8, 16], trials=Trials(replicates=5)),
+    "block": lambda: endpoint(TASK),
+    "weights": lambda: endpoint(TASK).embed(),
+    "prompts": lambda: TASK.draw(30, 20, 0),
+    "floor": lambda: TASK.floor(20),
     "finite risk": lambda: finite_risk(TASK, endpoint(TASK), [4, 8]),
     "stationary point": lambda: stationary_points(TASK)[0],
     "transfer": lambda: transfer(TASK, 20),
@@ -57,5 +61,8 @@ def test_results_pickle(name: str) -> None:
     back = pickle.loads(pickle.dumps(found))
     assert same(found, back)
     assert repr(back) == repr(found)
+    assert "\n" not in repr(found)
+    if name in ("block", "weights", "prompts", "stationary point"):
+        assert len(repr(found)) < 200
     if hasattr(found, "plot"):
         assert back.plot().axes

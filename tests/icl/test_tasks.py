@@ -186,6 +186,46 @@ def test_other_bad_input() -> None:
         MixtureDenoising(2, spread=0)
 
 
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_sizes_and_dtypes_that_do_not_fit_are_named(task: InContextTask) -> None:
+    """Of whatever takes task vectors, points or weights."""
+    prompts, D = task.draw(5, 4, 0), task.token_dim
+    other = LinearRegression(7).draw(5, 4, 0)
+    one = torch.eye(D, dtype=torch.float64)
+    large = torch.eye(9, dtype=torch.float64)
+    takes = [getattr(task, name) for name in ("tilted_mean", "best") if hasattr(task, name)]
+    for take in takes:
+        with pytest.raises(
+            InputError, match=r"vectors must have shape \(…, \d+\), got \(5, 1\): the last axis is"
+        ):
+            take(prompts.vector[:, :1], prompts.query)
+        with pytest.raises(
+            InputError, match=rf"(a|query) must have shape \(…, {D}\), got \(5, 1\): the last axis"
+        ):
+            take(prompts.vector, prompts.query[:, :1])
+        with pytest.raises(
+            InputError, match=r"is torch.float32 on cpu, but the rest is torch.float64 on cpu: conv"
+        ):
+            take(prompts.vector, prompts.query.float())
+    with pytest.raises(InputError, match=rf"U must have shape \(…, {D}\), got \(9, 9\)"):
+        al.icl.infinite_predictions(task, large, large, prompts)
+    with pytest.raises(InputError, match=rf"query must have shape \(…, {D}\), got \(5, 8\)"):
+        al.icl.infinite_predictions(task, one, one, other)
+    if hasattr(task, "bayes"):
+        with pytest.raises(InputError, match=rf"tokens must have shape \(…, {D}\), got \(5, 4, 8\)"):
+            task.bayes(other)
+    if isinstance(task, LinearRegression):
+        with pytest.raises(InputError, match=r"V is torch.float32 on cpu, but the rest is torch.float64"):
+            task.exact_risk(one, one.float())
+        for takes_vectors in (task.prompt_root, task.prompt_cov):
+            with pytest.raises(InputError, match=r"vectors must have shape \(…, 3\), got \(5, 8\)"):
+                takes_vectors(other.query)
+    if isinstance(task, Classification):
+        with pytest.raises(InputError, match=rf"U must have shape \(…, {D}\), got \(9, 9\)"):
+            task.affine_plus_sigmoid(large, large, prompts.vector[0])
+
+
 def test_a_task_of_ones_own() -> None:
     """Two methods are enough; what is not given is said."""
 

@@ -292,6 +292,7 @@ def test_diverging_steps_are_stopped_with_step_and_norm() -> None:
         (Optimizer, {"steps": 0}, "steps must be a whole number"),
         (Optimizer, {"batch": 0}, "batch must be a whole number"),
         (Evaluation, {"prompts": 0}, "prompts must be a whole number"),
+        (Evaluation, {"prompts": 10**12}, "prompts must be a whole number of at most 999,999, got 1000000000000"),
         (Evaluation, {"reports": 0}, "reports must be a whole number"),
         (Evaluation, {"test_lengths": [0]}, "test_lengths must be a whole number"),
         (Start, {"seeds": 0}, "seeds must be a whole number"),
@@ -323,6 +324,13 @@ def test_methods_cannot_be_built_badly(method: type, options: dict, message: str
 def test_what_does_not_fit_together_is_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         train(**{"task": LinearRegression(2), "lengths": 4, **SMALL} | options)
+
+
+def test_no_more_parts_than_prompts() -> None:
+    """Linear attention needs no tokens: a prompt of any length takes the same time."""
+    few = Evaluation(reports=1, prompts=16)
+    found = train(LinearRegression(2), 10**10, attention="linear", optimizer=Optimizer(steps=2, batch=4), evaluation=few)  # fmt: skip
+    assert bool(found.risk.isfinite().all())
 
 
 def test_control_variates_need_an_exact_risk() -> None:

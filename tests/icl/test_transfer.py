@@ -181,6 +181,16 @@ def test_checked_by_training() -> None:
     assert set(check.to_dict()) >= {"gap", "gap_error", "holds", "transferred", "trained"}
 
 
+@pytest.mark.usefixtures("as_users_run")
+def test_a_check_of_no_tokens_is_refused_and_progress_is_told() -> None:
+    found, told = transfer(LinearRegression(2), 20), []
+    with pytest.raises(InputError, match="length must be a whole number of at least 1, got 0"):
+        found.check(length=0)
+    check = found.check(optimizer=Optimizer(steps=60, batch=4), progress=lambda *now: told.append(now))
+    assert check.length == 20
+    assert told[-1] == (60, 60)
+
+
 def test_training_gains_more_where_prompts_are_short() -> None:
     """The control: well below the length needed, training does gain more than rel_error."""
     task = LinearRegression(2)

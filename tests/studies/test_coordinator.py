@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from attnlimit.errors import InputError
 from attnlimit.studies import Stop, WorkersLost, open_run, run_study, study_from
 from attnlimit.studies.executors import Serial
 from attnlimit.studies.work import Ended
@@ -63,6 +64,12 @@ def test_a_changed_study_reuses_the_tasks_that_did_not_change(tmp_path):
     assert before.items() < contents(tmp_path).items()
     with open_run(tmp_path) as run:
         assert len(list(run.results())) == 5  # tables hold the present study only
+
+
+def test_threads_that_a_machine_cannot_hold_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(InputError, match=r"threads must be at most \d+ here, got 100000: this machine has"):
+        run_study(probes(threads=100_000), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_does_nothing(tmp_path):

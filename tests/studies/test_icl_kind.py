@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnlimit import icl
+from attnlimit.errors import InputError
 from attnlimit.studies import Study, estimate, study_from
 from attnlimit.studies.kind import Point, kind
 from attnlimit.studies.kinds import icl as trainings
@@ -89,6 +90,15 @@ def test_other_icl_tasks(task: dict) -> None:
     assert {row[1] for row in result.rows()} >= {0, 4}
     assert "predicted" not in result.shown()[0]
     assert result.shown()[0]["floor"] > 0
+
+
+def test_prompts_that_a_dtype_cannot_hold_are_refused_before_the_study_starts() -> None:
+    with pytest.raises(
+        InputError, match=r"cannot be run: The prompts of .*1e\+60.* leave the range of float32: give it mod"
+    ):
+        only_tasks({**SMALL, "task": {"noise": 1e60}})
+    with pytest.raises(InputError, match=r"noise must be at most 1e\+150, got 1e\+200: its square is needed"):
+        only_tasks({**SMALL, "task": {"noise": 1e200}})
 
 
 def test_a_training_of_hours_is_timed_by_a_few_steps() -> None:

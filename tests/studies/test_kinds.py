@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
+import subprocess
+import sys
 import zlib
 from dataclasses import replace
 
@@ -15,6 +19,7 @@ from attnlimit.sampling import Convergence
 from attnlimit.studies import StoreError, derive, open_run, run_study, study_from, summary
 from attnlimit.studies.kind import kind, kinds
 from attnlimit.studies.kinds.convergence import Measured
+from attnlimit.studies.setting import like
 from attnlimit.studies.spec import points, tasks
 from attnlimit.studies.work import pack, run, unpack
 
@@ -202,6 +207,34 @@ def test_threads_inside_a_task_are_fixed_and_put_back(monkeypatch):
 class _Zero:
     def random(self) -> float:
         return 0.0
+
+
+LAWS = [
+    {"name": "gaussian", "dim": 2, "cov": [[1.0, 0.5], [0.5, 1.0]]},
+    {"name": "mixture", "weights": [0.3, 0.7], "parts": [{"name": "gaussian", "dim": 2}, {"name": "ball", "dim": 2}]},
+    {"name": "population", "tokens": 30, "law": {"name": "box", "dim": 2}},
+]  # fmt: skip
+
+
+def test_what_is_found_pickles_and_is_told_in_one_line(tmp_path):
+    """Also from another process, where the classes of laws are made anew."""
+    study = study_from(
+        {**CONVERGENCE, "grid": {"law": LAWS}, "what": {**CONVERGENCE["what"], "n": [4, 8]}, "replicates": 6}
+    )
+    finished = run_study(study, tmp_path)
+    with open_run(tmp_path) as opened:
+        found = opened.findings()
+        for one in (study, finished, opened.state, found):
+            assert pickle.loads(pickle.dumps(one)) == one or one is found
+    assert repr(found) == "Findings(c, convergence: 3 points, 3 of 3 tasks done, 0 failed)"
+    for back in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert [one.what for one in back.points] == [one.what for one in found.points]
+        assert [one.what.law.build(like("float64", "cpu")).dim for one in back.points] == [2, 2, 2]
+        assert summary(back) == summary(found)
+    (tmp_path / "found").write_bytes(pickle.dumps(found))
+    read = f"import pickle; print(repr(pickle.load(open({str(tmp_path / 'found')!r}, 'rb'))))"
+    told = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == repr(found)
 
 
 def test_every_kind_is_found_by_name():

@@ -153,6 +153,26 @@ def test_quick_takes_what_the_study_says():
         ),
         (("law: {name: gaussian", "law: {name: cauchy"), r"line 4, law: .*'gaussian'"),
         (
+            ("count: 3}", "count: 100_000_000}"),
+            r"line 6, n: a range has a count of at most 10,000, got 100,000,000",
+        ),
+        (
+            ("head.horizon: [0.5", "n.start.x: [0.5"),
+            r"line 8, n.start.x cannot be set: start is not a mapping",
+        ),
+        (
+            ("head.horizon: [0.5, 1.0, 2]", f"seed: {[*range(1000)]}\n  queries: {[*range(1, 600)]}"),
+            r"grid and cases make 1,198,000 points, of which a study has at most 1,000,000: give fewer values",
+        ),
+        (
+            ("replicates: 20", "replicates: 1000000000000000000000000"),
+            r"make 6\d\d,.*,000 tasks, of which a study has at most 100,000,000: ask for fewer replicates",
+        ),
+        (
+            ("chunk: 10", "precision: {of: slope, half_width: 0.1, max_replicates: 1000000000000}"),
+            r"make 240,000,000,000 tasks",
+        ),
+        (
             ("replicates: 20", "replicates: 20\nreplicates: 30"),
             r"line 11: 'replicates' was given before, in line 10",
         ),
@@ -163,6 +183,25 @@ def test_bad_specifications_name_the_line_and_the_field(change, message):
     with pytest.raises(InputError) as caught:
         load_study(written(GOOD.replace(change[0], change[1], 1)))
     assert re.search(message, str(caught.value)), caught.value
+
+
+def test_quick_fields_that_cannot_be_set_are_named_with_their_line():
+    with pytest.raises(
+        InputError, match=r"study.yaml: line 13, what.n.start.x cannot be set: start is not a"
+    ):
+        load_study(written(GOOD + "quick:\n  what.n.start.x: 3\n"), quick=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float32("-inf"), [0.5, float("nan")]])
+@pytest.mark.parametrize(
+    ("field", "where"),
+    [("grid", r"grid.law.cov.1"), ("cases", r"cases.0.law.cov"), ("what", r"what.law"), ("quick", r"quick.law.cov")],
+)  # fmt: skip
+def test_numbers_that_are_not_finite_are_no_fields_left_out(value, field, where):
+    law = {"name": "gaussian", "dim": 2, "cov": value}
+    data = {"grid": {"law.cov": [1.0, value]}, "cases": [{"law.cov": value}], "what": {"law": law}, "quick": {"law.cov": value}}  # fmt: skip
+    with pytest.raises(InputError, match=rf"the study: {where}: numbers must be finite, got .*(nan|inf)"):
+        study_from({"name": "a", "kind": "exact", field: data[field]})
 
 
 def test_precision_is_for_what_has_an_interval():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
@@ -37,6 +37,13 @@ class Bound:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", MappingProxyType(dict(self.inputs)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "inputs": dict(self.inputs)}  # what keeps them from change does not pickle
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
 
     def __repr__(self) -> str:
         shown = f"shape {tuple(self.value.shape)}"

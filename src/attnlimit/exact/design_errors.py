@@ -24,7 +24,7 @@ from attnlimit.measures import Measure
 WITHOUT: Kept = Kept()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DesignErrors(Recorded):
     """E‖Γ_n − Γ‖² of designs that read n keys on average, for each query and n."""
 
@@ -45,6 +45,11 @@ class DesignErrors(Recorded):
         if self.given is None:
             raise InputError("No design was given to be placed: give sizes=, one number a key.")
         return (self.uniform / self.given).log() / (self.uniform / self.best).log()
+
+    def __repr__(self) -> str:
+        gain = float((self.uniform / self.best).log().mean().exp())
+        size = f"{len(self.best)} queries, n = {self.n[0]} … {self.n[-1]}"
+        return f"DesignErrors({size}, best {gain:.3g} times less than uniform; {self.method})"
 
 
 def design_errors(

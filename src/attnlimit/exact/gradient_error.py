@@ -21,7 +21,7 @@ from attnlimit.numerics.caps import RESOLUTION
 from attnlimit.numerics.quartic import Quartic
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GradientError:
     """Mean square errors of the derivatives of Γ_n(x) by the head's matrices, for each query and n."""
 
@@ -35,6 +35,9 @@ class GradientError:
     def to_dict(self) -> dict[str, Any]:
         arrays = {"scores": self.scores.tolist(), "values": self.values.tolist()}
         return {"n": list(self.n), **arrays, "method": self.method}
+
+    def __repr__(self) -> str:
+        return f"GradientError({len(self.scores)} queries, n = {self.n[0]} … {self.n[-1]}, {self.method})"
 
 
 def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries: Array) -> GradientError:

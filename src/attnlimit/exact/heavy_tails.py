@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import scipy
 import torch
@@ -18,7 +18,7 @@ from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.error import as_sizes, exact_error
 from attnlimit.exact.error_law import law_at
-from attnlimit.files.records import Recorded
+from attnlimit.files.records import Recorded, finite
 from attnlimit.inputs import Array
 from attnlimit.measures import Measure
 from attnlimit.measures.base import Tail
@@ -29,6 +29,7 @@ from attnlimit.numerics.laplace import transforms
 SHARE = 0.9
 """Of the interval in which the error lies."""
 
+Progress: TypeAlias = Callable[[int, int], object]
 Curve = Float[Tensor, " n"]
 Curves: TypeAlias = tuple[
     Curve | None, Curve | None, Curve | None, Curve | None, Float[Tensor, "2 n"] | None, Curve | None
@@ -102,11 +103,17 @@ class HeavyTails(Recorded, Drawn):
             )
         return "α = 0: no limit; one key takes all the weight."
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, and what follows from them, as JSON knows them: what is not known becomes None."""
+        return finite(super().to_dict())
+
     def __repr__(self) -> str:
         return f"HeavyTails({self.words} {self.method})"
 
 
-def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> HeavyTails:
+def heavy_tails(
+    head: Head, law: Measure, x: Array, n: int | Sequence[int], *, progress: Progress | None = None
+) -> HeavyTails:
     """n-token attention at a query x where P(e^{aᵀy} > t) ~ c t^{−α}, a = Ax; of Laplace tokens α = 1/(scale·max|a_i|).
 
         1 < α < 2   eᵀ(Γ_n − Γ) ≈ Z g w₀/(n E w),  w₀ = (cn)^{1/α},  g = eᵀ(V(slope·log w₀ + offset) − Γ),
@@ -114,7 +121,8 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
         α < 1       p → PD(α, 0), E Σp² → 1 − α,  E eᵀΓ_n ≈ eᵀV(slope (log(cn)/α + ψ(1−α) + (log Γ(1−α) + γ)/α) + offset)
 
     Where a lies along a coordinate axis, as all do in one dimension, the curves are exact at every n: the weights by
-    1/W² = ∫ t e^{−tW} dt, the law of the error as `error_law` has it.
+    1/W² = ∫ t e^{−tW} dt, the law of the error as `error_law` has it. That takes a second or some for each n; `progress` is called
+    with (done, all) after each.
 
     >>> from attnlimit import Head, Laplace
     >>> found = heavy_tails(Head([[1.0]]), Laplace(1), [2.0], [10, 1000])
@@ -145,7 +153,7 @@ def heavy_tails(head: Head, law: Measure, x: Array, n: int | Sequence[int]) -> H
     found = (
         _no_limit(line)
         if tail.index <= 1
-        else _limit(line, head.along(direction.to(a)), law, query.reshape(-1))
+        else _limit(line, head.along(direction.to(a)), law, query.reshape(-1), progress)
     )
     how = "asymptotic" if tail.nodes is None else "exact (Laplace quadrature); limits as n → ∞"
     square, largest = weights
@@ -200,7 +208,7 @@ def _no_limit(line: _Line) -> Curves:
     return None if nodes is None else line.mean(*nodes), far, None, None, None, None
 
 
-def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> Curves:
+def _limit(line: _Line, head: Head, law: Measure, x: Tensor, progress: Progress | None) -> Curves:
     """Outputs, the limit, and the errors of the one output of `head`."""
     limit = float(head(law)(x)) - (0.0 if head.factors.value_bias is None else float(head.factors.value_bias))
     tail, n = line.tail, line.many()[0]
@@ -220,7 +228,11 @@ def _limit(line: _Line, head: Head, law: Measure, x: Tensor) -> Curves:
         return None, flat, None, None, None, stable
     rms = exact_error(head, law, line.sizes, x).rms[0].double()
     law_of, output = law_at(head, law, x[None], PLAIN, None), line.mean(*tail.nodes)
-    laws = {n: law_of(n) for n in set(line.sizes)}
-    found = {n: (one.median_abs, *one.interval(SHARE)) for n, one in laws.items()}
+    found, different = {}, dict.fromkeys(line.sizes)
+    for done, size in enumerate(different, 1):
+        one = law_of(size)
+        found[size] = (one.median_abs, *one.interval(SHARE))
+        if progress is not None:
+            progress(done, len(different))
     typical, low, high = torch.tensor([found[n] for n in line.sizes], dtype=torch.float64).T
     return output, flat, rms, typical, torch.stack([low, high]), stable

@@ -33,7 +33,7 @@ MOST_QUERIES = 64
 """Of which all pairs are integrated: some seconds."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TwoQueries:
     """E (Γ_n(x) − Γ(x))(Γ_n(x′) − Γ(x′))ᵀ for two queries and the same n keys."""
 
@@ -48,6 +48,10 @@ class TwoQueries:
 
     def to_dict(self) -> dict[str, Any]:
         return {"n": list(self.n), "covariance": self.covariance.tolist(), "method": self.method}
+
+    def __repr__(self) -> str:
+        product = f"{float(self.product[0]):.3g} … {float(self.product[-1]):.3g}"
+        return f"TwoQueries(n = {self.n[0]} … {self.n[-1]}, product {product}; {self.method})"
 
 
 def two_query_covariance(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.tasks import InContextTask, LinearRegression, Prompts
-from attnlimit.icl.tasks.base import Matrices
+from attnlimit.icl.tasks.base import Matrices, check_sizes
 from attnlimit.inputs import Array, Seeded, as_float, as_generator, as_positive, shown
 
 
@@ -27,6 +27,9 @@ class Weights(NamedTuple):
     def embed(self) -> Weights:
         """These themselves; see `Block.embed`."""
         return self
+
+    def __repr__(self) -> str:
+        return f"Weights({len(self.U)} × {len(self.U)}, ‖U‖ = {float(self.U.norm()):.4g}, ‖V‖ = {float(self.V.norm()):.4g})"
 
 
 class Block(NamedTuple):
@@ -46,6 +49,9 @@ class Block(NamedTuple):
     def conserved(self) -> float:
         """‖A‖_F² − b², which the flow keeps."""
         return float(self.A.square().sum()) - self.b**2
+
+    def __repr__(self) -> str:
+        return f"Block({len(self.A)} × {len(self.A)}, ‖A‖ = {float(self.A.norm()):.4g}, b = {self.b:.4g})"
 
 
 Theta: TypeAlias = Weights | Block | Sequence[Array]
@@ -101,6 +107,8 @@ Flat = Float[Tensor, " k"]
 def infinite_predictions(task: InContextTask, U: Matrices, V: Matrices, prompts: Prompts) -> Tensor:
     """read(V ∇Λ_w(U query)) for every model and prompt, (*models, B, *k): the prompt's tokens are not used, only its law given its task
     vector w."""
+    D = task.token_dim
+    check_sizes(prompts.query, query=(prompts.query, D), U=(U, D), V=(V.to(U), D))
     a = prompts.query @ U.mT
     mean = task.tilted_mean(prompts.vector, a)
     return task.read(mean @ V.to(mean).mT)

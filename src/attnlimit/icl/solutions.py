@@ -217,7 +217,7 @@ def _weights(scores: Float[Tensor, "... L"], attention: Attention) -> Float[Tens
     return scores.softmax(-1) if attention == "softmax" else (scores.softmax(-1) - (-scores).softmax(-1)) / 2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StationaryPoint:
     """A point (A, b) where the gradient of the infinite-prompt risk is zero."""
 
@@ -230,6 +230,9 @@ class StationaryPoint:
     def to_dict(self) -> dict[str, Any]:
         fields = record(self)
         return {**fields.pop("block"), **fields}
+
+    def __repr__(self) -> str:
+        return f"StationaryPoint({self.kind}, risk {self.risk:.4g}, least curvature {self.least_curvature:.4g}, {self.block})"
 
 
 def endpoint(task: InContextTask, conserved: float | int = 0.0) -> Block:

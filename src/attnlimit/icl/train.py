@@ -121,6 +121,7 @@ class Trial:
                 "are not: take attention='softmax', or LinearRegression."
             )
         evaluation.steps(optimizer.steps)
+        _in_range(task, optimizer)
         base = int(torch.randint(2**62, (), generator=as_generator(generator)))
         starts = torch.stack([_start(task, start.init, base, seed) for seed in range(start.seeds)])
         sizes = tuple(as_counts(lengths, "lengths"))
@@ -181,7 +182,7 @@ class Trial:
         task, (U, V) = self.task, theta.to(self.optimizer.torch_dtype)
         lengths, tested = self.lengths, self.evaluation.test_lengths
         numbers = self.seeds * self.evaluation.prompts * max(lengths + tested) * task.token_dim
-        parts = max(PARTS, -(-numbers // AT_ONCE))
+        parts = max(PARTS, min(self.evaluation.prompts, -(-numbers // AT_ONCE)))
         size = -(-self.evaluation.prompts // parts)
         known = has_exact_risk(task)
         losses, tests, gradients = [], [], []
@@ -203,6 +204,15 @@ class Trial:
         test = torch.stack(tests).mean(0) + offset[..., None] if tests else exact.new_empty(*exact.shape, 0)
         risk, error = offset + loss.mean(0), loss.std(0) / parts**0.5
         return Measured(theta.clone(), risk, error, exact, square.clamp_min(0).sqrt(), test)
+
+
+def _in_range(task: InContextTask, optimizer: Optimizer) -> None:
+    """One short prompt tells: the squares of its numbers are needed."""
+    drawn = task.draw(1, 1, 0, optimizer.torch_dtype)
+    if not all(bool(part.square().isfinite().all()) for part in drawn):
+        raise InputError(
+            f"The prompts of {task!r} leave the range of {optimizer.dtype}: give it moderate variances, or the optimizer dtype='float64'."
+        )
 
 
 def _start(task: InContextTask, init: Theta | float | int, base: int, seed: int) -> Float[Tensor, "2 D D"]:

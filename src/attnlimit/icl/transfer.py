@@ -15,12 +15,13 @@ from attnlimit.errors import InputError
 from attnlimit.files.records import Recorded, record
 from attnlimit.icl.flow import flow
 from attnlimit.icl.infinite import Block, Theta, Weights, as_theta, infinite_risk, regression
-from attnlimit.icl.methods import Evaluation, Optimizer, Start
+from attnlimit.icl.methods import Evaluation, Optimizer, Saving, Start
 from attnlimit.icl.solutions import FiniteRisk, endpoint, finite_risk, sampled_losses, tuned
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
 from attnlimit.icl.train import train
-from attnlimit.inputs import Count, Positive, Seeded, as_count, as_generator
+from attnlimit.inputs import Count, Positive, Seeded, as_generator
+from attnlimit.sampling.convergence import Progress
 
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
 EXACT_LENGTHS = tuple(2**k for k in range(25))
@@ -102,20 +103,27 @@ class Transfer(Drawn):
 
     def check(
         self,
-        length: int | None = None,
+        length: Count | None = None,
         *,
         optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
         start: Start = Start(),  # noqa: B008
         generator: Seeded = 0,
+        progress: Progress | None = None,
     ) -> TrainedCheck:
         """Train at `length` (the one asked for, else the one needed) with `attnlimit.icl.train`, from its own start, and
-        compare both models on 20,000 common prompts of that length."""
-        chosen = length or self.length or self.needed
+        compare both models on 20,000 common prompts of that length. `progress` is called with steps done and steps in all."""
+        chosen = next((one for one in (length, self.length, self.needed) if one is not None), None)
         if chosen is None:
             raise InputError("No length is enough here, so none is chosen to train at: give check(length=…).")
-        chosen = as_count(chosen, "length")
-        last = Evaluation(reports=1, prompts=1)  # risks are taken below
-        run = train(self.task, chosen, optimizer=optimizer, evaluation=last, start=start, generator=generator)
+        run = train(
+            self.task,
+            chosen,
+            optimizer=optimizer,
+            evaluation=Evaluation(reports=1, prompts=1),  # risks are taken below
+            start=start,
+            generator=generator,
+            saving=Saving(progress=progress),
+        )
         ours = self._losses(self.weights, chosen)
         theirs = [self._losses(run.weights(chosen, seed), chosen) for seed in range(run.seeds)]
         best = min(theirs, key=lambda row: float(row.mean()))

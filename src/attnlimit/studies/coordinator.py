@@ -17,6 +17,7 @@ from attnlimit.errors import WorkersLost
 from attnlimit.files.lock import locked
 from attnlimit.studies import machine
 from attnlimit.studies.executors import Executor, Serial
+from attnlimit.studies.executors.processes import check_room
 from attnlimit.studies.kind import Result, kind
 from attnlimit.studies.spec import Study, count_points, points, rounded, task, tasks
 from attnlimit.studies.stop import Stop
@@ -182,6 +183,7 @@ def run_study(
     `executor` makes the executor (None: serial) once the directory is known to be free. `report` is called with
     numbers that are safe on disk. Ctrl-C and SIGTERM end the run cleanly.
     """
+    check_room(1, study.threads)
     folder, stop = Path(folder), stop or Stop()
     with in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from attnlimit.numerics.words import counted
 from attnlimit.studies.coordinator import replicates_for
 from attnlimit.studies.executors.processes import Processes
 from attnlimit.studies.kind import kind
-from attnlimit.studies.spec import Study, Task, count_points, count_tasks, points, tasks
+from attnlimit.studies.spec import Study, Task, count_points, count_tasks, most_replicates, points, tasks
 from attnlimit.studies.store import NAME
 from attnlimit.studies.view import open_run
 from attnlimit.studies.work import Ended, unpack
@@ -48,9 +48,7 @@ class Cost:
 
 def estimate(study: Study, workers: Count, folder: Path | None = None) -> Cost:
     """The cost on `workers` processes of this machine; what `folder` has already is not counted in the time."""
-    count, most = study.replicates, study.replicates
-    if study.precision is not None:
-        most = study.precision.max_replicates
+    count, most = study.replicates, most_replicates(study)
     each = count_tasks(study, count)
     each_most = each + count_tasks(study, most - count)
     total, done = count_points(study), _done(study, folder)

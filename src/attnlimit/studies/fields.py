@@ -19,6 +19,10 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
+MOST_SIZES = 10_000
+"""Of a point: each takes its time."""
+
+
 class Range(Fields):
     """`count` whole numbers from `start` to `stop`, evenly spaced in log."""
 
@@ -29,6 +33,8 @@ class Range(Fields):
     def values(self) -> list[int]:
         if self.count == 1 or self.start >= self.stop:
             raise ValueError("a range needs start below stop and a count of at least 2")
+        if self.count > MOST_SIZES:
+            raise ValueError(f"a range has a count of at most {MOST_SIZES:,}, got {self.count:,}")
         ratio = (self.stop / self.start) ** (1 / (self.count - 1))
         return sorted({*(round(self.start * ratio**k) for k in range(self.count - 1)), self.stop})
 
@@ -45,7 +51,9 @@ def _sizes(value: Any) -> Any:
 
 
 Sizes = Annotated[
-    list[Annotated[StrictInt, Field(ge=1, le=10**12)]], Field(min_length=1), BeforeValidator(_sizes)
+    list[Annotated[StrictInt, Field(ge=1, le=10**12)]],
+    Field(min_length=1, max_length=MOST_SIZES),
+    BeforeValidator(_sizes),
 ]
 Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 

@@ -47,6 +47,10 @@ class LawFields(Fields):
         given = {name: _built(getattr(self, name), field.form, like) for name, field in fields}
         return self.made.from_spec(like, **given)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its record, since classes that are made here have no place of their own."""
+        return _law, (self.model_dump(),)
+
 
 _TYPES: dict[Form, Any] = {
     Form.COUNT: PositiveInt,
@@ -69,6 +73,10 @@ def _model(name: str, law: type[Measure]) -> type[LawFields]:
     model = create_model(name, __base__=LawFields, __doc__=law.__doc__, **given)
     model.made = law
     return model
+
+
+def _law(record: dict[str, Any]) -> LawFields:
+    return next(one for one in _MODELS if one.__name__ == record["name"]).model_validate(record)
 
 
 _MODELS = [_model(name, law) for name, law in laws().items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import sha256
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, Validati
 from attnlimit.errors import AttnlimitError, InputError
 from attnlimit.files.strict import told
 from attnlimit.files.yamlfile import Place, read_yaml, validated
+from attnlimit.inputs import as_number, shown
 from attnlimit.studies.fields import Fields, Seed, with_digests, without_places
 from attnlimit.studies.kind import Kind, kind, kinds
 
@@ -72,7 +73,22 @@ FIELDS = tuple(field.name for field in fields(Task))
 
 
 CHUNK = 25
-Values = Annotated[list[Any], Field(min_length=1)]
+MOST_POINTS, MOST_TASKS = 10**6, 10**8
+"""Of a study: more are not waited for."""
+
+
+def _finite(value: Any) -> Any:
+    """Numbers at any depth: JSON has no word for others, which would be taken for fields that are left out."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    for one in inner:
+        _finite(one)
+    if not abs(as_number(value) or 0) < math.inf:
+        raise ValueError(f"numbers must be finite, got {shown(value)}")
+    return value
+
+
+Value = Annotated[Any, AfterValidator(_finite)]
+Values = Annotated[list[Value], Field(min_length=1)]
 
 
 def _known(kind: str) -> str:
@@ -101,9 +117,9 @@ class Study(Fields):
     """Of the run directory too, so it can name no other place."""
     kind: Annotated[str, AfterValidator(_known)]
     about: str = ""
-    what: dict[str, Any] = Field(default_factory=dict)
+    what: dict[str, Value] = Field(default_factory=dict)
     grid: dict[str, Values] = Field(default_factory=dict)
-    cases: list[dict[str, Any]] = Field(default_factory=lambda: [dict[str, Any]()], min_length=1)
+    cases: list[dict[str, Value]] = Field(default_factory=lambda: [dict[str, Any]()], min_length=1)
     replicates: PositiveInt = 1
     """Of each point; the first round of them where a precision is asked for."""
     chunk: PositiveInt = CHUNK
@@ -118,7 +134,7 @@ class Study(Fields):
     """A task that takes longer is taken to hang: its worker is ended, and it is set aside after three of them."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """What a Dask worker must offer, as in {GPU: 1}."""
-    quick: dict[str, Any] = Field(default_factory=dict)
+    quick: dict[str, Value] = Field(default_factory=dict)
     """Fields that --quick replaces, by path."""
 
     @model_validator(mode="after")
@@ -148,19 +164,29 @@ def put(data: dict[str, Any], path: str, value: Any) -> None:
 
     A key of a grid has dots of its own: grid.head.horizon is the grid's field head.horizon.
     """
-    head, _, rest = path.partition(".")
-    if rest and head != "grid":
-        inner = data.get(head, {})
-        if not isinstance(inner, dict):
-            raise InputError(f"{path} cannot be set: {head} is not a mapping.")
-        data[head] = dict(inner)
-        put(data[head], rest, value)
-    elif rest:
-        data[head] = {**data.get(head, {}), rest: value}
-    elif value is None:
-        data.pop(path, None)
+    *inner, last = path.split(".", 1) if path.startswith("grid.") else path.split(".")
+    for name in inner:
+        below = data.get(name, {})
+        if not isinstance(below, dict):
+            raise InputError(f"{path} cannot be set: {name} is not a mapping.")
+        data[name] = dict(below)
+        data = data[name]
+    if value is None:
+        data.pop(last, None)
     else:
-        data[path] = value
+        data[last] = value
+
+
+def put_all(
+    data: dict[str, Any], change: Mapping[str, Any], line: Callable[[str], int | None], path: str | Path
+) -> None:
+    """All fields of a change; what cannot be put is named with the file and the line there."""
+    for name, value in change.items():
+        try:
+            put(data, name, value)
+        except InputError as problem:
+            at = "" if (found := line(name)) is None else f"line {found}, "
+            raise InputError(f"{path}: {at}{problem}") from problem
 
 
 CHECKED = 16
@@ -178,11 +204,16 @@ def points(study: Study) -> Iterator[dict[str, Any]]:
     """`what` of every point, resolved: all fields, with their defaults."""
     found = kind(study.kind)
     for change in overrides(study):
-        yield found.model_validate(_changed(study, change)).model_dump(mode="json")
+        yield _what(found, study, change, {}, "the study").model_dump(mode="json")
 
 
 def count_points(study: Study) -> int:
     return len(study.cases) * math.prod(len(values) for values in study.grid.values())
+
+
+def most_replicates(study: Study) -> int:
+    """Of a point, with all further rounds."""
+    return study.replicates if study.precision is None else study.precision.max_replicates
 
 
 def tasks(study: Study, what: dict[str, Any], start: int, stop: int) -> Iterator[Task]:
@@ -216,6 +247,7 @@ def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> 
     """Every point must fit the kind's fields; some are built, so that a study fails before it starts."""
     found = kind(study.kind)
     _check_replicates(study, found, path)
+    _check_size(study, path)
     every = max(1, count_points(study) // CHECKED)
     for index, change in enumerate(overrides(study)):
         what = _what(found, study, change, lines, path)
@@ -232,16 +264,34 @@ def check_points(study: Study, lines: Mapping[Place, int], path: str | Path) -> 
 def _what(
     found: type[Kind], study: Study, change: dict[str, Any], lines: Mapping[Place, int], path: str | Path
 ) -> Kind:
-    data = _changed(study, change)
+    def line(field: str) -> int | None:
+        places = (("grid", field), *(("cases", k, field) for k in range(len(study.cases))))
+        return next((lines[place] for place in places if place in lines), None)
+
+    data = dict(study.what)
+    put_all(data, change, line, path)
     try:
         return found.model_validate(data)
     except ValidationError:
-        here = {place[1:]: line for place, line in lines.items() if place[:1] == ("what",)}
-        for field in change:
-            for source in (("grid", field), *(("cases", k, field) for k in range(len(study.cases)))):
-                if source in lines:
-                    here[tuple(field.split("."))] = lines[source]
+        here = {place[1:]: at for place, at in lines.items() if place[:1] == ("what",)}
+        here |= {tuple(field.split(".")): at for field in change if (at := line(field)) is not None}
         return validated(found, data, here, path)
+
+
+def _check_size(study: Study, path: str | Path) -> None:
+    """Counted, not expanded."""
+    total = count_points(study)
+    if total > MOST_POINTS:
+        raise InputError(
+            f"{path}: grid and cases make {total:,} points, of which a study has at most {MOST_POINTS:,}: give fewer values, or "
+            "several studies."
+        )
+    most = total * count_tasks(study, most_replicates(study))
+    if most > MOST_TASKS:
+        raise InputError(
+            f"{path}: replicates by chunk make {most:,} tasks, of which a study has at most {MOST_TASKS:,}: ask for fewer replicates, "
+            "or for a larger chunk."
+        )
 
 
 def _check_replicates(study: Study, found: type[Kind], path: str | Path) -> None:
@@ -257,19 +307,12 @@ def _check_replicates(study: Study, found: type[Kind], path: str | Path) -> None
         raise InputError(
             f"{path}: replicates and chunk must be at least {found.least}: errors are known by their spread."
         )
-    most = study.replicates if study.precision is None else study.precision.max_replicates
+    most = most_replicates(study)
     for left in (study.replicates % study.chunk, most % study.chunk):
         if 0 < left < found.least:
             raise InputError(
                 f"{path}: {most} replicates by {study.chunk} leave a task of {left}: change chunk."
             )
-
-
-def _changed(study: Study, change: dict[str, Any]) -> dict[str, Any]:
-    what = dict(study.what)
-    for path, value in change.items():
-        put(what, path, value)
-    return what
 
 
 QUICK_REPLICATES, QUICK_VALUES = 8, 3
@@ -281,7 +324,7 @@ def load_study(path: str | Path, *, quick: bool = False) -> Study:
     data, lines = read_yaml(path)
     study = validated(Study, data, lines, path)
     if quick:
-        study = validated(Study, quicker(data), lines, path)
+        study = validated(Study, quicker(data, lines, path), lines, path)
     held = with_digests(study.model_dump(mode="json"), Path(path).resolve().parent)
     study = Study.model_validate(held)
     check_points(study, lines, path)
@@ -295,16 +338,15 @@ def study_from(data: dict[str, Any]) -> Study:
     return study
 
 
-def quicker(data: dict[str, Any]) -> dict[str, Any]:
+def quicker(data: dict[str, Any], lines: Mapping[Place, int], path: str | Path) -> dict[str, Any]:
     """What --quick runs: the file's own `quick` values, or few replicates, and the ends and middle of every axis."""
     changed = {**data, "quick": {}, "name": f"{data['name']}-quick"}
     if data.get("quick"):
-        for path, value in data["quick"].items():
-            put(changed, path, value)
+        put_all(changed, data["quick"], lambda field: lines.get(("quick", field)), path)
         return changed
     changed.pop("precision", None)
     changed["replicates"] = min(int(data.get("replicates", 1)), QUICK_REPLICATES)
-    changed["grid"] = {path: _few(values) for path, values in data.get("grid", {}).items()}
+    changed["grid"] = {field: _few(values) for field, values in data.get("grid", {}).items()}
     return changed
 
 

@@ -19,6 +19,7 @@ import yaml
 from attnlimit.errors import InputError
 from attnlimit.files.lock import holder
 from attnlimit.files.records import finite, parquet, replacing, write_json, write_text
+from attnlimit.numerics.words import counted
 from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Study
@@ -61,7 +62,7 @@ class Failure:
         return self.message.strip().splitlines()[-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Findings:
     """All that is known of a study at one moment."""
 
@@ -73,6 +74,12 @@ class Findings:
     """Those that have results."""
     failures: list[Failure] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        tasks = f"{self.done:,} of {self.total:,} tasks done, {self.failed:,} failed"
+        return (
+            f"Findings({self.study.name}, {self.study.kind}: {counted(len(self.points), 'point')}, {tasks})"
+        )
 
 
 class StudyRun(Reader):

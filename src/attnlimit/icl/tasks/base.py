@@ -67,6 +67,10 @@ class Prompts(NamedTuple):
     vector: Float[Tensor, "B p"]
     """The task vector of each prompt, which the model does not see."""
 
+    def __repr__(self) -> str:
+        count, length, dim = self.tokens.shape
+        return f"Prompts({count:,} of {length:,} tokens, {dim}-d, {self.tokens.dtype})"
+
 
 class Floor(NamedTuple):
     """The least risk that any predictor has, or a bound on it, and how it was got."""
@@ -85,6 +89,20 @@ def as_vector(vector: Tensor, size: int) -> Tensor:
     if vector.shape != (size,):
         raise InputError(f"vector must be one task vector, of shape ({size},), got {tuple(vector.shape)}.")
     return vector
+
+
+def check_sizes(like: Tensor, **given: tuple[Tensor, int]) -> None:
+    """Points by name, each with the dimension it must have, of like's dtype and device. Whether they are finite is not looked at: flows
+    that diverge say so themselves."""
+    for name, (points, size) in given.items():
+        if points.shape[-1:] != (size,):
+            raise InputError(
+                f"{name} must have shape (…, {size}), got {tuple(points.shape)}: the last axis is the dimension of this task's."
+            )
+        if (points.dtype, points.device) != (like.dtype, like.device):
+            raise InputError(
+                f"{name} is {points.dtype} on {points.device}, but the rest is {like.dtype} on {like.device}: convert one of them."
+            )
 
 
 def normal(*shape: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:

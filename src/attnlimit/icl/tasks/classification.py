@@ -17,6 +17,7 @@ from attnlimit.icl.tasks.base import (
     Vectors,
     as_cov,
     as_vector,
+    check_sizes,
     normal,
 )
 from attnlimit.inputs import Array, Count, as_count
@@ -77,6 +78,7 @@ class Classification(InContextTask):
         return Mixture([0.5, 0.5], [Gaussian(centre, cov), Gaussian(-centre, cov)])
 
     def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
+        check_sizes(vectors, vectors=(vectors, self.dim), a=(a, self.token_dim))
         centre = pad(vectors, (0, 1), value=1.0)
         gate = (centre * a).sum(-1, keepdim=True).tanh()
         return pad(a[..., :-1] @ self.cov.to(a), (0, 1)) + gate * centre
@@ -91,6 +93,7 @@ class Classification(InContextTask):
         self, U: Float[Tensor, "D D"], V: Float[Tensor, "D D"], vector: Float[Tensor, " d"]
     ) -> tuple[Float[Tensor, " d"], Tensor, Float[Tensor, " d"]]:
         """(slope, height, gate) of the infinite-prompt prediction slopeᵀx + height·(2σ(gateᵀx) − 1)."""
+        check_sizes(U, U=(U, self.token_dim), V=(V, self.token_dim), vector=(vector, self.dim))
         centre, v = pad(vector, (0, 1), value=1.0), V[-1]
         slope = U[:-1, :-1].T @ (self.cov.to(U) @ v[:-1])
         return slope, v @ centre, 2 * U[:, :-1].T @ centre
@@ -102,6 +105,8 @@ class Classification(InContextTask):
 
     def bayes(self, prompts: Prompts) -> Float[Tensor, " B"]:
         """The Bayes prediction: the logit 2 m̂ᵀ(Σ + S)⁻¹x, or for the squared loss E[y | x] = tanh of its half."""
+        D = self.token_dim
+        check_sizes(prompts.query, tokens=(prompts.tokens, D), query=(prompts.query, D))
         x, y = prompts.tokens[..., :-1], prompts.tokens[..., -1:]
         S, spread = (t.to(x) for t in self._posterior(x.shape[-2]))
         mean = (y * x).sum(-2) @ torch.linalg.solve(self.cov.to(x), S)

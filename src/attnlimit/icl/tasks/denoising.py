@@ -7,7 +7,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnlimit.icl.tasks.base import Floor, InContextTask, Prompts, Tilts, Vectors, as_vector, normal
+from attnlimit.icl.tasks.base import (
+    Floor,
+    InContextTask,
+    Prompts,
+    Tilts,
+    Vectors,
+    as_vector,
+    check_sizes,
+    normal,
+)
 from attnlimit.inputs import Count, Positive, as_count
 from attnlimit.measures import Gaussian, Mixture
 
@@ -63,14 +72,20 @@ class MixtureDenoising(InContextTask):
         parts = [Gaussian(centre, spread) for centre in vector.reshape(self.components, self.dim)]
         return Mixture([1 / self.components] * self.components, parts)
 
+    def _centres(self, vectors: Vectors, **rows: Tensor) -> Float[Tensor, "B K D"]:
+        """Of each task vector, which fit the points that are given by name."""
+        fit = {name: (points, self.dim) for name, points in rows.items()}
+        check_sizes(vectors, vectors=(vectors, self.components * self.dim), **fit)
+        return vectors.unflatten(-1, (self.components, self.dim))
+
     def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
-        centres = vectors.unflatten(-1, (self.components, self.dim))
+        centres = self._centres(vectors, a=a)
         gates = (centres @ a[..., None]).softmax(-2)
         return (gates * centres).sum(-2) + self.spread * a
 
     def best(self, vectors: Float[Tensor, "B p"], query: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """E[y | query, centres] = Σ_k γ_k (c_k + ρ (query − c_k)), ρ = spread/(spread + noise)."""
-        centres = vectors.unflatten(-1, (self.components, self.dim))
+        centres = self._centres(vectors, query=query)
         gates = (centres @ query[..., None] / (self.spread + self.noise)).softmax(-2)
         share = self.spread / (self.spread + self.noise)
         return (1 - share) * (gates * centres).sum(-2) + share * query

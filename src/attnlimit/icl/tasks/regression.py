@@ -20,9 +20,10 @@ from attnlimit.icl.tasks.base import (
     Vectors,
     as_cov,
     as_vector,
+    check_sizes,
     normal,
 )
-from attnlimit.inputs import Array, Count, Finite, as_count
+from attnlimit.inputs import Array, Count, Finite, as_count, as_positive
 from attnlimit.measures import Gaussian
 
 FLOOR_DRAWS, FLOOR_SEED = 20_000, 2512_11784
@@ -58,7 +59,7 @@ class LinearRegression(InContextTask):
         self.token_dim = self.dim + 1
         if noise < 0:
             raise InputError(f"noise is a variance, a finite number of at least 0, got {noise!r}.")
-        self.noise = noise
+        self.noise = as_positive(noise, "noise") if noise > 0 else 0.0
         self.vector_cov = as_cov(1 / self.dim if vector_cov is None else vector_cov, self.dim, "vector_cov")
         self.query_cov = self.cov if query_cov is None else as_cov(query_cov, self.dim, "query_cov")
 
@@ -83,15 +84,17 @@ class LinearRegression(InContextTask):
 
     def prompt_root(self, vectors: Float[Tensor, "*B d"]) -> Float[Tensor, "*B D D"]:
         """Lower triangular F with FFᵀ = Γ_w, so that F times white noise is a token: [[root Σ, 0], [wᵀ root Σ, √noise]]."""
+        check_sizes(vectors, vectors=(vectors, self.dim))
         prompt = self._roots[0].to(vectors)
         F = vectors.new_zeros(*vectors.shape[:-1], self.token_dim, self.token_dim)
         F[..., :-1, :-1] = prompt
         F[..., -1, :-1] = vectors @ prompt
-        F[..., -1, -1] = math.sqrt(self.noise)
+        F[..., -1, -1] = vectors.new_tensor(math.sqrt(self.noise))
         return F
 
     def prompt_cov(self, vectors: Float[Tensor, "*B d"]) -> Float[Tensor, "*B D D"]:
         """Γ_w = [[Σ, Σw], [wᵀΣ, wᵀΣw + noise]]."""
+        check_sizes(vectors, vectors=(vectors, self.dim))
         cov = self.cov.to(vectors)
         side = vectors @ cov
         corner = (vectors * side).sum(-1) + self.noise
@@ -103,6 +106,7 @@ class LinearRegression(InContextTask):
         return Gaussian(cov=self.prompt_cov(as_vector(vector, self.dim)))
 
     def tilted_mean(self, vectors: Vectors, a: Tilts) -> Tilts:
+        check_sizes(vectors, a=(a, self.token_dim))
         return (self.prompt_cov(vectors) @ a[..., None])[..., 0]
 
     def exact_risk(self, U: Matrices, V: Matrices) -> Float[Tensor, "*models"]:
@@ -113,6 +117,7 @@ class LinearRegression(InContextTask):
 
         and the three terms are uncorrelated for Gaussian w: ½[cᵀΣ_q c + tr(MᵀΣ_q M P) + 2 tr((ΣP)²) v₂²u₂ᵀΣ_q u₂].
         """
+        check_sizes(U, U=(U, self.token_dim), V=(V, self.token_dim))
         cov, query, P = (c.to(U) for c in (self.cov, self.query_cov, self.vector_cov))
         v1, v2 = V[..., -1, :-1], V[..., -1, -1]
         U1, u2 = U[..., :-1, :-1], U[..., -1, :-1]
@@ -131,6 +136,8 @@ class LinearRegression(InContextTask):
 
     def bayes(self, prompts: Prompts) -> Float[Tensor, " B"]:
         """Ridge regression with the true variances, the Bayes prediction: x_qᵀP Xᵀ(X P Xᵀ + noise·I)⁻¹ y."""
+        D = self.token_dim
+        check_sizes(prompts.query, tokens=(prompts.tokens, D), query=(prompts.query, D))
         x, y = prompts.tokens[..., :-1], prompts.tokens[..., -1]
         if self.noise == 0:  # fewer tokens than dimensions: the least P⁻¹-norm among all that fit
             root = self._roots[2].to(x)

@@ -270,7 +270,6 @@ def test_a_hub_that_does_not_answer_is_asked_once(refused, monkeypatch):
             "curve --horizon 1 --dim 1000000000",
             "--dim must be at most 2,048, got 1000000000: the eigenvalues",
         ),
-        ("curve --horizon 1e-160 --n 100", "of at least 0, and of 1e-30 if it is not 0, got 1e-160"),
         ("curve --horizon 1 --n 0.4", "--n must be whole numbers of at least 1, got '0.4'"),
         ("curve --horizon 1 --n 1e-320", "--n must be whole numbers of at least 1, got '1e-320'"),
         (

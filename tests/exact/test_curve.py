@@ -9,6 +9,7 @@ import torch
 
 import attnlimit as al
 from attnlimit.errors import InputError
+from attnlimit.exact.curve import query_average
 from attnlimit.rates import exponents
 from attnlimit.reproduce.exact import continued
 
@@ -89,3 +90,9 @@ def test_bounded_tokens_need_not_follow_the_gaussian_exponents() -> None:
     error = al.exact_error(al.Head([[3.0]]), al.Rademacher(1), n, [[1.0]]).rms[0].log()
     local = [float(error[k] - error[k + 1]) / math.log(n[k + 1] / n[k]) for k in (0, 2, 4)]
     assert local == pytest.approx([0.5, 4.7525, 0.5089], abs=2e-4)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-60, 1e-100, 1e-160, 1e-320])
+def test_scores_of_any_smallness_average_plainly(size: float) -> None:
+    rms, _ = query_average(al.Head([[size]]), al.Gaussian(dim=1), 100)([100])
+    assert float(rms.error) == pytest.approx(0.1, rel=1e-12)

@@ -18,8 +18,6 @@ MeasureName = Annotated[
     str, typer.Option("--measure", help="Token law: ball, box, gaussian, laplace, rademacher or sphere.")
 ]
 MOST_DIM = 2_048
-LEAST_HORIZON = 1e-30
-"""Below it heads average plainly to the last digit, and squares of its square are too small for floating point."""
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
 Cov = Annotated[
     str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
@@ -79,10 +77,8 @@ def head_of(law: al.Measure, horizon: Horizon = None, A: MatrixA = None, V: Matr
     values = None if V is None else _matrix(V)
     if A is not None:
         return al.Head(_matrix(A), values)
-    if horizon is None or not (horizon == 0 or LEAST_HORIZON <= horizon < math.inf):
-        raise InputError(
-            f"--horizon must be a number of at least 0, and of {LEAST_HORIZON:g} if it is not 0, got {horizon}."
-        )
+    if horizon is None or not 0 <= horizon < math.inf:
+        raise InputError(f"--horizon must be a number of at least 0, got {horizon}.")
     top = float(largest(law.covariance.double()))
     if not 1e-150 < top < 1e150:
         option = "--cov" if "cov" in law.spec.fields else "--scale"

@@ -122,7 +122,7 @@ def _gaussian(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Ave
     scores = root @ head.A.double() @ root  # Σ^{1/2} A Σ^{1/2}
     values = head.V.double() @ root
     b, basis = torch.linalg.eigh(scores.T @ scores)
-    loud = b > 1e-14 * b.max()
+    loud = b > (1e-14 * b.max()).clamp_min(1e-100)  # b² must not underflow
     if not bool(loud.any()):
         return lambda sizes: _without_scores(values, sizes)
     b, outputs, total = b[loud], values @ scores @ basis[:, loud], values.square().sum()

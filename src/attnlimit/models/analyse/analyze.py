@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnlimit.designs import Independent, Sampling
 from attnlimit.doors import door
-from attnlimit.errors import ModelNotSupported
+from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.exact.populations import Seen
 from attnlimit.files.strict import Seed, record
 from attnlimit.inputs import Positive
@@ -304,10 +304,12 @@ class _Work:
         if self.pooled:
             keys, values = (x[:, real].flatten(0, 1) for x in (k, v))
             scores = call.scale * q[places[:, 0], rows] @ keys.T
+            call.check_spread(scores, head)
             one.add(Seen(scores, values), None, ordered=False)
         elif len(rows):
             sink = None if call.sink is None else wide(call.sink[head]).expand(len(rows))
             scores = call.scores(0, head, rows)
+            call.check_spread(scores, head)
             hidden = scores == -torch.inf
             own = None if call.own_key is None else rows + call.own_key
             one.add(Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink), own)
@@ -315,6 +317,11 @@ class _Work:
     def reports(self) -> list[HeadReport]:
         """Of the heads at whose queries something was measured."""
         measured = [(*place, one) for place, one in sorted(self.heads.items()) if one.visible]
+        if not any(bool(part.any()) for *_, one in measured for part in one.limits):
+            raise InputError(
+                f"Every head of {self.plan.loaded.name} puts out zeros, so that there is nothing to be sampled: its weights are "
+                "zero. Copy the model again, or name one that was trained."
+            )
         return [one.report(layer, head, self.outputs.share(layer, head)) for layer, head, one in measured]
 
 

@@ -408,6 +408,11 @@ def damaged(run, tmp_path, change):
         (lambda r: r.update(heads={}), "heads must be a list, got dict"),
         (lambda r: r["heads"].clear(), "There are no heads"),
         (lambda r: r["heads"][0].pop("horizon"), "head 0 lacks 'horizon'"),
+        (lambda r: r["heads"][0].update(ways=[]), "ways: tuple should have at least 1 item"),
+        (lambda r: r["heads"][0]["ways"].pop(0), "Layer 0, head 0 has no curve of policy 'sampled': analyse"),
+        (lambda r: r["heads"][0].update(score_counts=[]), "score_counts: tuple should have at least 1 item"),
+        (lambda r: r.update(tokens=10**25), "tokens: input should be less than or equal to 9007199254740992"),
+        (lambda r: r.update(seed=10**25), "seed: input should be less than 9223372036854775808"),
         (lambda r: r["heads"][0].update(horizon="1"), "horizon: input should be a valid number, got '1'"),
         (lambda r: r["heads"][3].update(layer=1e9), "layer: input should be a valid integer"),
         (

@@ -13,7 +13,7 @@ import transformers
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models import check_model, load, observe, packaged_bert, packaged_smollm
 from attnlimit.models.see.checkpoint import same_weights
-from attnlimit.models.see.find import Source, find
+from attnlimit.models.see.find import Source, find, short_name
 from attnlimit.models.see.load import Loaded
 from tests.versions import need_t5
 
@@ -174,6 +174,15 @@ def test_hub_ids_are_told_from_folders(bert) -> None:
     assert not find("google-bert/bert-base-uncased").local
     assert find(str(bert)).local
     assert find(bert).arguments() == {"local_files_only": True, "trust_remote_code": False}
+
+
+def test_folders_have_names_wherever_one_stands(bert, monkeypatch) -> None:
+    here = Path.cwd().name
+    assert short_name("google-bert/bert-base-uncased") == "google-bert/bert-base-uncased"
+    assert short_name("model") == short_name("model/") == here
+    bert.rename("small")
+    monkeypatch.chdir("small")
+    assert short_name(".") == "small"
 
 
 def test_packaged_models_have_names_but_a_folder_comes_first() -> None:
@@ -347,5 +356,11 @@ def test_weights_are_known_by_their_numbers_and_shapes(bert) -> None:
     assert not same_weights(first.weights, other.weights)
     assert same_weights(first.weights, load(bert, dtype="bfloat16").weights)
     assert same_weights(first.weights, "")
+    here = Path.cwd().name  # a folder called "model" has the name of the one that it is in
+    assert other.unlike(here, first.weights) == f"another {here}"
+    assert other.unlike("", first.weights) == "another model"
+    assert other.unlike("small", "") == "small"
+    assert first.unlike("small", first.weights) == ""  # by another name
+    assert other.unlike(here, "") == ""
     other.model.to("meta")
     assert other.weights == ""

@@ -102,7 +102,7 @@ def digest(model: nn.Module) -> str:
             dtype = dtype or str(one.dtype).removeprefix("torch.")
             total.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
             some = one.detach().reshape(-1)[:SAMPLE].cpu()
-            total.update(some.view(torch.uint8).numpy())
+            total.update(some.view(torch.uint8).numpy().tobytes())
     return f"{dtype} {total.hexdigest()[:16]}"
 
 

@@ -22,9 +22,16 @@ import torch
 from attnlimit.doors import door
 from attnlimit.errors import AttnlimitError, InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
-from attnlimit.models.see.checkpoint import COPY, check_config, check_weights, digest, guard_tokens
+from attnlimit.models.see.checkpoint import (
+    COPY,
+    check_config,
+    check_weights,
+    digest,
+    guard_tokens,
+    same_weights,
+)
 from attnlimit.models.see.converted import first_line
-from attnlimit.models.see.find import PACKAGED, Source, find
+from attnlimit.models.see.find import PACKAGED, Source, find, short_name
 from attnlimit.models.see.layers import notes
 from attnlimit.models.see.memory import available_memory
 
@@ -71,6 +78,14 @@ class Loaded:
     def weights(self) -> str:
         """What they are known by."""
         return digest(self.model)
+
+    def unlike(self, model: str, weights: str) -> str:
+        """The model of that name and these weights, if it is another one; nothing if it is this one, or may be."""
+        if weights and weights == self.weights:
+            return ""
+        if model not in ("", short_name(self.name)):
+            return model
+        return "" if same_weights(weights, self.weights) else f"another {model or 'model'}"
 
     def need_tokenizer(self) -> Any:
         """The tokenizer, or an error that says why there is none."""

@@ -51,8 +51,8 @@ def check_weights(model: Any, report: Mapping[str, Any], name: str, kind: str) -
     if others := sorted(report["mismatched_keys"]):
         key, there, wanted = others[0]
         raise InputError(
-            f"'{name}' has {key} of shape {tuple(there)}, and its config.json asks for {tuple(wanted)}: they are not of the same "
-            f"model. {COPY}"
+            f"'{name}' cannot be loaded: its config.json does not match its weights: {key} is of shape {tuple(there)}, not "
+            f"{tuple(wanted)}. {COPY}"
         )
     if more := _layers_left_out(model, report["unexpected_keys"]):
         raise InputError(

@@ -81,8 +81,6 @@ class Loaded:
 
     def unlike(self, model: str, weights: str) -> str:
         """The model of that name and these weights, if it is another one; nothing if it is this one, or may be."""
-        if weights and weights == self.weights:
-            return ""
         if model not in ("", short_name(self.name)):
             return model
         return "" if same_weights(weights, self.weights) else f"another {model or 'model'}"

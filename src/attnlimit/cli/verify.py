@@ -53,16 +53,15 @@ def verify(
 
     Leaves with 0 when the budgets hold, 1 when they fail, 2 for bad input.
     """
-    from attnlimit.models.analyse.analyze import short_name
     from attnlimit.models.judge import NEEDLES
 
     allowed = al.Allowed(slack=slack, drop=drop)
     given = al.documents(text or None)
     found = al.Budgets.load(budgets)
     loaded = loaded_model(model, device, dtype)
-    if found.model not in ("", short_name(loaded.name)):
+    if other := loaded.unlike(found.model, found.weights):
         err.print(
-            f"{budgets} was made for {found.model}, and this is {loaded.name}: budgets hold for the model they were made on."
+            f"{budgets} was made for {other}, and this is {loaded.name}: budgets hold for the model they were made on."
         )
     with progress("percent") as step:
         result = al.verify(

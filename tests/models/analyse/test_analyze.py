@@ -235,6 +235,41 @@ def test_decoders_see_only_their_past(bert):
         analyze(tiny, texts(), reading=Reading(tokens=64, population="corpus"))
 
 
+@pytest.fixture
+def tiny(bert) -> Loaded:
+    config = type(bert.model.config)(
+        vocab_size=31_000, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = type(bert.model)(config).eval().requires_grad_(False)
+    return Loaded(model, bert.tokenizer, "tiny", "encoder")
+
+
+ONE = Reading(tokens=24, passages=1, queries=2)
+
+
+@pytest.mark.parametrize("population", ["context", "corpus"])
+@pytest.mark.parametrize("answer", [0, 2])
+def test_scores_too_far_apart_are_those_of_no_model(tiny, answer, population):
+    tiny.model.encoder.layer[1].attention.self.query.weight *= 1e9
+    with pytest.raises(
+        ModelNotSupported, match=r"layer\.1\.attention\.self, head \d: the scores .* up to 99,000.*damaged"
+    ):
+        analyze(tiny, texts()[:1], reading=replace(ONE, answer=answer, population=population))
+
+
+def test_a_layer_that_adds_nothing_has_no_shares(tiny):
+    tiny.model.encoder.layer[1].attention.output.dense.weight *= 0
+    found = analyze(tiny, texts()[:1], reading=ONE)
+    assert [one.output_share > 0 for one in found.heads] == [True, True, False, False]
+    for one in tiny.model.parameters():
+        one *= 0
+    with pytest.raises(InputError, match=r"Every head of tiny puts out zeros.*its weights are zero\. Copy"):
+        analyze(tiny, texts()[:1], reading=ONE)
+
+
 def test_a_sliding_window_is_all_that_a_head_can_need(bert):
     """Queries see 24 keys, whatever the length of the text."""
     transformers = pytest.importorskip("transformers")
@@ -373,6 +408,11 @@ def damaged(run, tmp_path, change):
         (lambda r: r.update(heads={}), "heads must be a list, got dict"),
         (lambda r: r["heads"].clear(), "There are no heads"),
         (lambda r: r["heads"][0].pop("horizon"), "head 0 lacks 'horizon'"),
+        (lambda r: r["heads"][0].update(ways=[]), "ways: tuple should have at least 1 item"),
+        (lambda r: r["heads"][0]["ways"].pop(0), "Layer 0, head 0 has no curve of policy 'sampled': analyse"),
+        (lambda r: r["heads"][0].update(score_counts=[]), "score_counts: tuple should have at least 1 item"),
+        (lambda r: r.update(tokens=10**25), "tokens: input should be less than or equal to 9007199254740992"),
+        (lambda r: r.update(seed=10**25), "seed: input should be less than 9223372036854775808"),
         (lambda r: r["heads"][0].update(horizon="1"), "horizon: input should be a valid number, got '1'"),
         (lambda r: r["heads"][3].update(layer=1e9), "layer: input should be a valid integer"),
         (

@@ -1,5 +1,6 @@
 """Budgets for a model's answer, predictions, and the files of a run."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -195,6 +196,8 @@ class TestPredict:
             run.predict(Budgets.uniform([4, 4, 4], 8, own))
         with pytest.raises(InputError, match="are for other of 2 layers and 4 heads, but the run is of tiny"):
             run.predict(Budgets.uniform([4, 4], 8, own, model="other"))
+        with pytest.raises(InputError, match="for another tiny, with other weights than the run's: make"):
+            run.predict(replace(run.budgets(keys=0.5), weights="float32 0123"))
         for design in (replace(own, kept=Kept(sinks=3)), replace(own, weight="plain")):
             with pytest.raises(InputError, match="which the analysis has no errors for"):
                 run.predict(Budgets.uniform([4, 4], 8, design))
@@ -202,6 +205,14 @@ class TestPredict:
 
 
 class TestFiles:
+    def test_the_model_is_known_again_by_its_weights(self, llama, run, tmp_path):
+        folder = run.save(tmp_path)
+        assert Run.load(folder).facts.weights == run.budgets(keys=0.5).weights == llama.weights
+        record = json.loads((folder / "run.json").read_text())
+        del record["weights"]
+        (folder / "run.json").write_text(json.dumps(record))
+        assert Run.load(folder).facts.weights == ""
+
     def test_the_answer_comes_back(self, run, tmp_path):
         again = Run.load(run.save(tmp_path / "run"))
         assert again.answer.unit == run.answer.unit

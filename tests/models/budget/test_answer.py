@@ -412,6 +412,15 @@ class TestFile:
     def test_of_another_space(self, answer):
         path = Path("answer.safetensors")
         arrays = {name: getattr(answer, name) for name in module.ARRAYS}
-        safetensors.save_file({**arrays, "rest": answer.rest[..., :5].contiguous()}, path)
-        with pytest.raises(InputError, match="of another version, or was edited"):
-            Answer.load(path)
+        for name, other in (
+            ("rest", answer.rest[..., :5].contiguous()),
+            ("seen", answer.seen[0, 0, 0].clone()),
+            ("trials", torch.zeros(())),
+        ):
+            safetensors.save_file({**arrays, name: other}, path, {"unit": "nats", "group": "1"})
+            with pytest.raises(InputError, match="of another version, or was edited"):
+                Answer.load(path)
+        for group in ("", "0", "²", "9" * 5000):
+            safetensors.save_file(arrays, path, {"unit": "nats", "group": group})
+            with pytest.raises(InputError, match="of another version, or was edited"):
+                Answer.load(path)

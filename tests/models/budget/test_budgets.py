@@ -150,6 +150,11 @@ class TestFile:
         }  # fmt: skip
         assert record["total"] == pytest.approx(126.4)
 
+    def test_older_files_say_nothing_of_weights(self):
+        record = some(weights="float32 12ab").to_dict()
+        assert Budgets.from_dict(record).weights == record.pop("weights") == "float32 12ab"
+        assert Budgets.from_dict(record).weights == ""
+
     def test_goes_to_other_processes(self):
         assert pickle.loads(pickle.dumps(some())) == some()
 
@@ -209,6 +214,20 @@ class TestFile:
                 "versions.torch: input should be a valid string, got 2",
             ),
             (lambda r: r.update(tokens=-5), "tokens: input should be greater than 0, got -5"),
+            (
+                lambda r: r.update(tokens=10**25),
+                "tokens: input should be less than or equal to 9007199254740992",
+            ),
+            (lambda r: r.update(seed=10**25), "seed: input should be less than 9223372036854775808, got 1"),
+            (
+                lambda r: r["entries"][0].update(n=10**25),
+                "n: input should be less than or equal to 9007199254740992",
+            ),
+            (
+                lambda r: r["entries"][0]["sampling"]["kept"].update(top=10**18),
+                "keeps .*top=1000000000000000000.*: numbers of keys are at most 9,007,199,254,740,992",
+            ),
+            (lambda r: r.update(weights=3), "weights: input should be a valid string, got 3"),
             (lambda r: r.update(seed=1.5), "seed: input should be a valid integer, got 1.5"),
             (lambda r: r.update(rel_error=0), "rel_error: input should be greater than 0, got 0"),
             (lambda r: r.update(total=1.0), "total is 1.0, but the entries make 126.4"),

@@ -175,6 +175,20 @@ def test_the_record_comes_back(found) -> None:
         ("map", {**broken["map"], "keys": {"dtype": "f4"}}, "keys is not an array of u2"),
         ("map", {**broken["map"], "keys": beyond}, "names key 65535, but there are .* tokens"),
         ("map", {**broken["map"], "certainty": broken["map"]["weights"]}, "arrays do not fit together"),
+        ("heads", [], "heads: tuple should have at least 1 item"),
+        ("heads", [{**broken["heads"][0], "shares": []}], r"shares: tuple should have at least 8 items"),
+        (
+            "tokens",
+            {**broken["tokens"], "end": []},
+            "pieces, start, end and special of tokens must be as many",
+        ),
+        (
+            "chosen",
+            [{**broken["chosen"][0], "token": 10**6}],
+            "must be keys of the .* tokens, with a weight for each",
+        ),
+        ("chosen", [{**broken["chosen"][0], "reads": []}], "reads: tuple should have at least 1 item"),
+        ("seed", 10**25, "seed: input should be less than 9223372036854775808"),
         ("heads", broken["heads"][:3], "map is of 72 heads and .* but there are 3 heads"),
     ):
         path.write_text(json.dumps({**broken, name: value}))

@@ -1,5 +1,6 @@
 """Budgets beside other methods: equal keys, text that was not analysed, vAttention's rule by hand, the command."""
 
+import hashlib
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -14,10 +15,11 @@ from attnlimit.cli import app, common
 from attnlimit.designs import Kept
 from attnlimit.designs.denominator import Denominator
 from attnlimit.errors import InputError
+from attnlimit.files.strict import to_record
 from attnlimit.models.analyse.analyze import Reading, analyze
 from attnlimit.models.attend.sampled import sampled_attention
 from attnlimit.models.budget.budgets import Predicted
-from attnlimit.models.judge.compare import Comparison, Point, compare, held_out
+from attnlimit.models.judge.compare import Comparison, Point, compare, held_out, known_by
 from attnlimit.models.judge.methods import METHODS, OURS, Ground, methods
 from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.gradient import CHANGE, answer_error
@@ -201,7 +203,24 @@ def test_files_are_read_strictly(made, tmp_path):
     file.write_text(json.dumps({**record, "points": [{**record["points"][0], "read": -1}]}))
     with pytest.raises(InputError, match="is not a usable comparison"):
         Comparison.load(file)
+    for changes, words in (
+        ([], "at least 1 item"),
+        ([[0.1]], "changes must be 1 number, one a window, for each of 2 seeds"),
+    ):
+        file.write_text(json.dumps({**record, "points": [{**record["points"][0], "changes": changes}]}))
+        with pytest.raises(InputError, match=words):
+            Comparison.load(file)
+    for name in ("seeds", "points"):
+        file.write_text(json.dumps({**record, name: []}))
+        with pytest.raises(InputError, match=f"{name}: tuple should have at least 1 item"):
+            Comparison.load(file)
     assert "7 methods, 14 points" in repr(made)
+
+
+def test_older_comparisons_are_still_known_by_their_run(run):
+    told = {name: one for name, one in to_record(run.facts).items() if name != "weights"}
+    older = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    assert known_by(replace(run.facts, weights="")) == older != known_by(run.facts)
 
 
 def test_the_figure_has_a_line_a_method_and_our_predictions(made):

@@ -596,6 +596,16 @@ def test_heads_that_do_not_divide_are_refused() -> None:
         attend(torch.nn.Identity(), q, k, k, None)
 
 
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+def test_numbers_that_are_none_are_refused_where_they_come_up(which) -> None:
+    model = tiny("bert")
+    projection = getattr(model.bert.encoder.layer[1].attention.self, which)
+    projection.bias.data[3] = torch.nan if which == "value" else torch.inf
+    words = rf"bert\.encoder\.layer\.1\.attention\.self attends with {which[:3]}\w+ that are nan or infinite.*float32\. Copy"
+    with pytest.raises(InputError, match=words), observe(model, lambda one: None):
+        model(**batch())
+
+
 def test_only_modules_can_be_observed() -> None:
     with (
         pytest.raises(InputError, match="must be a torch module from transformers, got str"),

@@ -12,7 +12,8 @@ import transformers
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models import check_model, load, observe, packaged_bert, packaged_smollm
-from attnlimit.models.see.find import Source, find
+from attnlimit.models.see.checkpoint import same_weights
+from attnlimit.models.see.find import Source, find, short_name
 from attnlimit.models.see.load import Loaded
 from tests.versions import need_t5
 
@@ -175,6 +176,15 @@ def test_hub_ids_are_told_from_folders(bert) -> None:
     assert find(bert).arguments() == {"local_files_only": True, "trust_remote_code": False}
 
 
+def test_folders_have_names_wherever_one_stands(bert, monkeypatch) -> None:
+    here = Path.cwd().name
+    assert short_name("google-bert/bert-base-uncased") == "google-bert/bert-base-uncased"
+    assert short_name("model") == short_name("model/") == here
+    bert.rename("small")
+    monkeypatch.chdir("small")
+    assert short_name(".") == "small"
+
+
 def test_packaged_models_have_names_but_a_folder_comes_first() -> None:
     assert find("minilm") == Source("minilm", str(packaged_bert()), local=True)
     file = packaged_smollm()
@@ -267,3 +277,89 @@ def test_progress_bars_are_left_as_they_were(bert) -> None:
     shown = log.is_progress_bar_enabled()
     assert isinstance(load(bert), Loaded)
     assert log.is_progress_bar_enabled() == shown
+
+
+def edit(folder: Path, **changes: Any) -> Path:
+    """Another config.json."""
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 1}, r"has weights for bert.encoder.layer.1.*beyond those.*left out. Copy"),
+        ({"num_hidden_layers": 3}, r"no weights for bert.encoder.layer.2.*16 missing.*its config.json asks"),
+        ({"num_hidden_layers": 10**7}, r"config.json of 'model' says num_hidden_layers = 10,000,000, and .*1 to"),
+        ({"num_hidden_layers": 0}, r"config.json of 'model' says num_hidden_layers = 0, and .*damaged. Copy"),
+        ({"vocab_size": 90}, r"its config.json does not match its weights: .*embeddings.* of shape \(100, 32\), not \(90, 32\)"),
+        ({"hidden_size": "big"}, r"cannot make a model of its config.json .*hidden_size.*'big'.*Copy"),
+        ({"num_attention_heads": 0}, r"cannot make a model of its config.json \(ZeroDivisionError"),
+    ],
+)  # fmt: skip
+def test_a_config_of_other_weights_is_refused(bert, changes, words) -> None:
+    with pytest.raises(InputError, match=words):
+        load(edit(bert, **changes))
+
+
+def test_a_config_that_is_no_config_is_refused(bert) -> None:
+    (bert / "config.json").write_text("null")
+    with pytest.raises(
+        InputError, match=r"model cannot be loaded: transformers .* its config.json \(TypeError"
+    ):
+        load(bert)
+
+
+def test_an_encoder_without_weights_is_not_told_to_be_loaded_as_one(bert) -> None:
+    with pytest.raises(InputError, match=r"which its config.json asks for: they would be random. Copy"):
+        load(edit(bert, num_hidden_layers=3), task="encoder")
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_layers_are_counted_however_they_are_named(name) -> None:
+    config, settings, _ = SAVED.get(name, ("BertConfig", SMALL, ""))
+    folder = save(name, config, settings)
+    field = "n_layer" if "n_layer" in settings else "num_hidden_layers"
+    for task in (None, "encoder"):
+        with pytest.raises(InputError, match=r"\.1\..*, a layer beyond those"):
+            load(edit(folder, **{field: 1}), task=task)
+    assert load(edit(folder, num_nextn_predict_layers=1)).model.config.num_hidden_layers == 1
+
+
+def test_weights_of_other_parts_may_stay_behind() -> None:
+    folder = save("T5ForConditionalGeneration", "T5Config", {**T5, "num_decoder_layers": 4})
+    assert load(folder, task="encoder").kind == "encoder"
+
+
+def test_a_tokenizer_that_cannot_be_read_is_told_from_none(bert) -> None:
+    (bert / "tokenizer.json").write_text("{}")
+    (bert / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(InputError, match=r"without a tokenizer \(its files cannot be read: \w+: .*\)"):
+        load(bert).need_tokenizer()
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(bert) -> None:
+    model = load(bert).model
+    with pytest.raises(InputError, match=r"Token 100 is none of the 100 that 'model' knows: its tokenizer"):
+        model(input_ids=torch.tensor([[5, 100]]))
+    model(input_ids=torch.tensor([[5, 99]]))
+
+
+def test_weights_are_known_by_their_numbers_and_shapes(bert) -> None:
+    first = load(bert)
+    assert first.weights == load(bert).weights
+    assert first.weights.startswith("float32 ")
+    assert load(bert, dtype="bfloat16").weights.startswith("bfloat16 ")
+    other = load(bert)
+    other.model.bert.encoder.layer[1].output.dense.bias[0] += 1e-3
+    assert not same_weights(first.weights, other.weights)
+    assert same_weights(first.weights, load(bert, dtype="bfloat16").weights)
+    assert same_weights(first.weights, "")
+    here = Path.cwd().name  # a folder called "model" has the name of the one that it is in
+    assert other.unlike(here, first.weights) == f"another {here}"
+    assert other.unlike("", first.weights) == "another model"
+    assert other.unlike("small", "") == "small"
+    assert other.unlike(here, "") == ""
+    other.model.to("meta")
+    assert other.weights == ""

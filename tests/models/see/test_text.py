@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -62,7 +63,17 @@ def test_standard_input(monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": "a"}\n{"text": \n', r"rows\.jsonl, line 2: not JSON"),
+        ('{"text": "a"}\n{"text": \n', r"rows\.jsonl, line 2: not JSON that can be read \(Expecting"),
+        (
+            '{"text": "a"}\n' + "[" * 100_000,
+            r"rows\.jsonl, line 2: not JSON that can be read \(maximum recursion",
+        ),
+        (
+            '{"text": "a", "label": ' + "9" * 5000 + "}",
+            r"line 1: not JSON that can be read \(Exceeds the limit",
+        ),
+        ('{"text": "a"}\n{"text": "\\ud800 b"}', r"line 2: holds half of a surrogate pair .*take it out"),
+        ('{"text": "a", "title": "\\udfff"}', r"line 1: holds half of a surrogate pair"),
         ('\n{"words": "a"}\n', r'rows\.jsonl, line 2: needs an object with a string field "text"'),
         ('["a"]', r"line 1: needs an object"),
         ('{"text": "a", "label": 0.5}', r'line 1: "label" must be a name or a whole number, got 0\.5'),
@@ -95,6 +106,26 @@ def test_unusable_sources_are_refused():
         texts([])
 
 
+def test_what_may_never_end_is_refused(monkeypatch):
+    os.mkfifo("pipe")
+    for name in ("pipe", "/dev/zero"):
+        with pytest.raises(
+            InputError, match=rf"'{name}' is no file but a pipe or a device.* or - for standard"
+        ):
+            texts([name])
+    monkeypatch.setattr("attnlimit.models.see.text.MOST_BYTES", 4)
+    Path("four.txt").write_text("abcd", encoding="utf-8")
+    assert texts("four.txt") == ["abcd"]
+    Path("five.txt").write_text("abcde", encoding="utf-8")
+    with pytest.raises(InputError, match=r"'five\.txt' holds more than 4 bytes, .*give a part of it"):
+        texts("five.txt")
+
+
+def test_only_line_feeds_end_a_line_of_jsonl():
+    Path("rows.jsonl").write_text('{"text": "a\u2028b"}\r\n{"text": "c"}', encoding="utf-8")
+    assert texts("rows.jsonl") == ["a\u2028b", "c"]
+
+
 def test_texts_given_in_memory_are_checked():
     assert as_documents(["a", Document("t", "b")]) == [Document("text 1", "a"), Document("t", "b")]
     with pytest.raises(InputError, match=r"texts must be a list of at least one text, got str"):
@@ -103,6 +134,8 @@ def test_texts_given_in_memory_are_checked():
         as_documents([])
     with pytest.raises(InputError, match=r"Every text must be a string that is not empty, got ' '"):
         as_documents(["a", " "])
+    with pytest.raises(InputError, match=r"half of a surrogate pair, .*take it out of 'b\\ud800'"):
+        as_documents(["a", "b\ud800"])
 
 
 # --- Wikipedia ------------------------------------------------------------------------------------

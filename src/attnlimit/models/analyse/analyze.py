@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from attnlimit.designs import Independent, Sampling
 from attnlimit.doors import door
-from attnlimit.errors import ModelNotSupported
+from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.exact.populations import Seen
 from attnlimit.files.strict import Seed, record
 from attnlimit.inputs import Positive
@@ -28,6 +27,8 @@ from attnlimit.models.analyse.run import PASSES, UNFINISHED, Facts, Run
 from attnlimit.models.analyse.unfinished import Unfinished, key_of
 from attnlimit.models.budget.needed import KEEPING, RANDOM
 from attnlimit.models.see.call import Call, wide
+from attnlimit.models.see.fields import Counted, Whole
+from attnlimit.models.see.find import short_name
 from attnlimit.models.see.gradient import OFF, unit
 from attnlimit.models.see.interface import observe
 from attnlimit.models.see.layers import attention_layers
@@ -65,11 +66,11 @@ class Reading:
     biases. None: 512 tokens or what the model has, 8 passages (corpus: 32).
     """
 
-    tokens: PositiveInt | None = None
-    passages: PositiveInt | None = None
-    queries: PositiveInt = 64
+    tokens: Counted | None = None
+    passages: Counted | None = None
+    queries: Counted = 64
     population: Literal["context", "corpus"] = "context"
-    answer: NonNegativeInt = 2
+    answer: Whole = 2
     """How often labels are drawn from the model's own answer in each passage, for what its heads' errors do to it (a
     backward pass each); 0: not at all. Its queries are drawn from whole passages, by their part in the answer's error."""
     grouped: bool = False
@@ -174,6 +175,7 @@ def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
         answer=None if work.answering is None else unit(plan.loaded.kind),
         method=f"Laplace quadrature, n {'independent' if reading.pooled else 'different'} keys, no Monte Carlo; relative "
         "to the rms of the head's outputs",
+        weights=plan.loaded.weights,
     )
 
 
@@ -304,10 +306,12 @@ class _Work:
         if self.pooled:
             keys, values = (x[:, real].flatten(0, 1) for x in (k, v))
             scores = call.scale * q[places[:, 0], rows] @ keys.T
+            call.check_spread(scores, head)
             one.add(Seen(scores, values), None, ordered=False)
         elif len(rows):
             sink = None if call.sink is None else wide(call.sink[head]).expand(len(rows))
             scores = call.scores(0, head, rows)
+            call.check_spread(scores, head)
             hidden = scores == -torch.inf
             own = None if call.own_key is None else rows + call.own_key
             one.add(Seen(scores, v[0], hidden if bool(hidden.any()) else None, sink), own)
@@ -315,6 +319,11 @@ class _Work:
     def reports(self) -> list[HeadReport]:
         """Of the heads at whose queries something was measured."""
         measured = [(*place, one) for place, one in sorted(self.heads.items()) if one.visible]
+        if not any(bool(part.any()) for *_, one in measured for part in one.limits):
+            raise InputError(
+                f"Every head of {self.plan.loaded.name} puts out zeros, so that there is nothing to be sampled: its weights are "
+                "zero. Copy the model again, or name one that was trained."
+            )
         return [one.report(layer, head, self.outputs.share(layer, head)) for layer, head, one in measured]
 
 
@@ -336,14 +345,6 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):  # run from its folder
             found[name] = version(name)
     return found
-
-
-def short_name(name: str) -> str:
-    """A folder's own name, a hub id as it is."""
-    path = Path(name)
-    if not path.exists():
-        return name
-    return path.parent.name if path.name == "model" else path.name
 
 
 def refuse_too_large(loaded: Loaded, memory: Memory) -> None:

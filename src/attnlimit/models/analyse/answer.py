@@ -109,6 +109,7 @@ class Answering:
         heads = range(head, head + self.group)
         value = call.value[0, head // call.groups].double()
         scores = torch.stack([call.scores(0, one, rows) for one in heads]).double()
+        call.check_spread(scores, head)
         hidden = scores == -torch.inf
         own = None if call.own_key is None else rows + call.own_key
         space = [one.without(place=own is None) for one in SPACE]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from attnlimit.bounds.observed_chi2 import effective_interval
@@ -18,6 +18,7 @@ from attnlimit.exact.populations import Seen
 from attnlimit.exact.prepare import MODELS_BIN_ABOVE, squares
 from attnlimit.files.strict import OwnRecord, record, to_record
 from attnlimit.models.budget.needed import POLICIES, Needed, Way, needed
+from attnlimit.models.see.fields import Counted, Some, Whole
 from attnlimit.models.see.moments import Moments
 from attnlimit.numerics.counts import short_count
 from attnlimit.rates import exponents
@@ -44,8 +45,8 @@ class HeadReport:
     """One head on one text: how many keys it needs, and why. Errors are relative to the size of its outputs,
     (mean over queries of ‖Γ‖²)^{1/2}."""
 
-    layer: NonNegativeInt
-    head: NonNegativeInt
+    layer: Whole
+    head: Whole
     name: str
     cross: bool
     """Whether the keys are another sequence's, as in an encoder-decoder model."""
@@ -53,7 +54,7 @@ class HeadReport:
     """√λ_max(Cov q · Cov k)·scale."""
     score_spread: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]
     """Standard deviation of a query's scores over its keys: 10 %, 50 %, 90 % of the queries."""
-    score_counts: tuple[NonNegativeInt, ...]
+    score_counts: Some[Whole]
     """Keys by score less the query's mean score, over all queries, in SCORE_BINS."""
     effective_keys: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]
     """1/Σ p², likewise."""
@@ -61,14 +62,14 @@ class HeadReport:
     """Mean number of keys that a query sees."""
     shares: dict[str, NonNegativeFloat]
     """Mean attention weight on the own token, the first 4 keys and the last 16 up to the own one."""
-    ways: tuple[Way, ...]
+    ways: Some[Way]
     """All keys drawn at random, and some always kept: the rms error over queries of each."""
     band: tuple[Annotated[ErrorCurve, OwnRecord], Annotated[ErrorCurve, OwnRecord]]
     """The median over queries and the error that 90 % of them stay below, for random keys."""
     local_exponent: float | None
     """Of random keys over `exponent_range`. Different keys are worth more than independent ones: without replacement
     it is the exponent in n/(1 − n/R), the independent keys that n of R are worth."""
-    exponent_range: tuple[PositiveInt, PositiveInt]
+    exponent_range: tuple[Counted, Counted]
     """Least and largest n of the fit."""
     asymptotic_exponent: float
     """Of Gaussian tokens with this horizon."""
@@ -89,7 +90,12 @@ class HeadReport:
         """The ways that a policy may take: "best" all, "sampled" and "kept" one."""
         if policy not in POLICIES:
             raise InputError(f"policy must be one of {', '.join(POLICIES)}; got {policy!r}.")
-        return tuple(way for way in self.ways if policy in ("best", way.policy))
+        found = tuple(way for way in self.ways if policy in ("best", way.policy))
+        if not found:
+            raise InputError(
+                f"Layer {self.layer}, head {self.head} has no curve of policy {policy!r}: analyse again."
+            )
+        return found
 
     def needed(self, rel_error: float, policy: str = "best") -> Needed:
         """The keys that a query reads so that the rms error over queries is at most `rel_error`."""

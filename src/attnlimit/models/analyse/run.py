@@ -12,20 +12,22 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from attnlimit.doors import door
 from attnlimit.drawing import Drawn
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json, write_table
-from attnlimit.files.strict import from_record, read_record, record, to_record
+from attnlimit.files.strict import Seed, from_record, read_record, record, to_record
 from attnlimit.inputs import as_count, as_positive
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.budget.allocate import Choice, split_total, uniform_total
 from attnlimit.models.budget.answer import SPACE_WORDS, Answer, Chosen
 from attnlimit.models.budget.budgets import Budgets, HeadBudget, Predicted
 from attnlimit.models.budget.needed import RANDOM, Way
+from attnlimit.models.see.checkpoint import same_weights
+from attnlimit.models.see.fields import Counted
 from attnlimit.models.see.gradient import CHANGE
 
 SCHEMA = "attnlimit.run/4"
@@ -45,13 +47,13 @@ class Facts:
     model: str
     kind: str
     population: Literal["context", "corpus"]
-    tokens: PositiveInt
+    tokens: Counted
     """Of a passage."""
-    passages: PositiveInt
-    queries: PositiveInt
+    passages: Counted
+    queries: Counted
     """Of each head."""
     rel_error: PositiveFloat
-    seed: int
+    seed: Seed
     causal: bool
     dtype: str
     memory: NonNegativeFloat
@@ -62,6 +64,8 @@ class Facts:
     answer: str | None
     """What a change of the model's answer is counted in; None: it was not looked at."""
     method: str
+    weights: str = ""
+    """What the model's weights are known by; nothing in older runs."""
 
 
 @door
@@ -174,6 +178,10 @@ class Run(Drawn):
                 f"These budgets are for {budgets.model or 'a model'} of {budgets.layers} layers and {budgets.heads} heads, "
                 f"but the run is of {self.facts.model}, {self.shape[0]} layers and {self.shape[1]} heads."
             )
+        if not same_weights(budgets.weights, self.facts.weights):
+            raise InputError(
+                f"These budgets were made for another {self.facts.model}, with other weights than the run's: make budgets of this run."
+            )
         if budgets.tokens not in (None, tokens):
             raise InputError(
                 f"These budgets were made for texts of {budgets.tokens} tokens, and the run has {tokens}: errors of another "
@@ -233,6 +241,7 @@ class Run(Drawn):
             causal=facts.causal,
             seed=facts.seed,
             text=facts.text,
+            weights=facts.weights,
             versions=facts.versions,
             **more,
         )
@@ -305,7 +314,7 @@ class Run(Drawn):
         heads = given.pop("heads", None)
         if not isinstance(heads, list):
             raise InputError(f"heads must be a list, got {type(heads).__name__}.")
-        facts = from_record(Facts, given, "the run")
+        facts = from_record(Facts, {"weights": "", **given}, "the run")
         return cls(facts, tuple(_head(one, facts.rel_error, place) for place, one in enumerate(heads)))
 
 

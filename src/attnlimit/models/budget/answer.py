@@ -8,6 +8,7 @@ set of a space and n in steps; a budget is chosen by a price λ of a key: each h
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -240,18 +241,23 @@ class Answer:
             raise InputError(
                 f"{path} cannot be read, so nothing is known of the model's answer: analyse again."
             ) from problem
-        places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
-        shapes = {
-            "squares": (*places, sets, sizes), "alone": (*places, sets), "rest": (*places, sets), "spread": (*places, sets),
-            "passage": places[-1:], "weight": places[-1:], "trials": (len(found["trials"]), 2, found["trials"].shape[-1]),
-        }  # fmt: skip
-        group = known.get("group", "")
-        if not group.isdecimal() or any(tuple(found[name].shape) != shape for name, shape in shapes.items()):
+        group, ends = known.get("group", ""), [found[name].ndim for name in ("seen", "share", "trials")]
+        if not re.fullmatch("[1-9][0-9]{0,8}", group) or ends != [3, 1, 3] or _misfits(found):
             raise InputError(f"{path} is of another version, or was edited: analyse again.")
         return cls(known.get("unit", ""), **found, group=int(group))
 
 
 ARRAYS = ("squares", "share", "alone", "rest", "spread", "seen", "passage", "weight", "trials")
+
+
+def _misfits(found: dict[str, Tensor]) -> bool:
+    """Whether arrays do not fit together, or are empty."""
+    places, sets, sizes = found["seen"].shape, len(SPACE), len(found["share"])
+    shapes = {
+        "squares": (*places, sets, sizes), "alone": (*places, sets), "rest": (*places, sets), "spread": (*places, sets),
+        "passage": places[-1:], "weight": places[-1:], "trials": (len(found["trials"]), 2, found["trials"].shape[-1]),
+    }  # fmt: skip
+    return 0 in shapes["squares"] or any(tuple(found[name].shape) != shape for name, shape in shapes.items())
 
 
 @dataclass(frozen=True, eq=False)

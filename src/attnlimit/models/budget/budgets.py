@@ -1,29 +1,30 @@
 """How many keys each head of a model attends to: made by an analysis, used by sampled attention.
 
-The file is JSON, schema "attnlimit.budgets/3": every field of `Budgets` is there and no others, numbers are finite, null
-only where None may be; `total` and `share` are there for readers, and must be what the entries make.
+The file is JSON, schema "attnlimit.budgets/3": every field of `Budgets` is there (`weights` not in older files) and no
+others, numbers are finite, null only where None may be; `total` and `share` are there for readers, and must be what the entries make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from attnlimit.designs import Different, Sampling
 from attnlimit.designs.by_query import FEWEST
 from attnlimit.doors import door
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
-from attnlimit.files.strict import OwnRecord, from_record, read_record, record, to_record, with_schema
+from attnlimit.files.strict import OwnRecord, Seed, from_record, read_record, record, to_record, with_schema
 from attnlimit.inputs import Array, as_count, as_counts, shown
 from attnlimit.models.budget.needed import RANDOM
+from attnlimit.models.see.fields import MOST, Counted, Whole
 from attnlimit.models.see.gradient import NATS
 from attnlimit.models.see.layers import attention_layers
 
@@ -50,10 +51,10 @@ class HeadBudget:
     """A sampling with an n: what one head attends to. With `by_query` its queries keep as many top keys and draw as many
     as suits each (attnlimit.designs.by_query)."""
 
-    layer: NonNegativeInt
-    head: NonNegativeInt
+    layer: Whole
+    head: Whole
     sampling: Annotated[Sampling, OwnRecord] = RANDOM
-    n: NonNegativeInt | None = None
+    n: Whole | None = None
     """Keys drawn besides the kept ones; 0: only those; None: full attention."""
     predicted_error: NonNegativeFloat | None = None
     """Relative rms error of the head's output."""
@@ -72,6 +73,8 @@ class HeadBudget:
             raise InputError(
                 f"{where} draws {self.sampling.draw.words}, but models draw different keys: use draw=Different()."
             )
+        if max(astuple(self.sampling.kept)) > MOST:
+            raise InputError(f"{where} keeps {self.sampling.kept}: numbers of keys are at most {MOST:,}.")
         if self.by_query is not None and (self.n != FEWEST or self.sampling.weight != "rest"):
             raise InputError(
                 f"{where} follows its queries, so n must be {FEWEST}, the fewest keys drawn, and weigh for all the rest; got "
@@ -129,19 +132,19 @@ class Budgets:
     """
 
     model: str
-    layers: PositiveInt
-    heads: PositiveInt
+    layers: Counted
+    heads: Counted
     entries: tuple[HeadBudget, ...]
     """Sorted by layer, then head."""
     rel_error: PositiveFloat | None = None
     """Error asked for in every head."""
     policy: str = ""
     """In words, how the budgets were chosen."""
-    tokens: PositiveInt | None = None
+    tokens: Counted | None = None
     """Context length they were made for."""
     causal: bool = False
     """Whether a query sees only keys up to its own position."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Of the analysis."""
     predicted: Predicted | None = None
     """The answer's error, on texts of `tokens` tokens."""
@@ -149,9 +152,11 @@ class Budgets:
     """Which text they were made on, and how much of it."""
     space: str = ""
     """What they were chosen from."""
-    group: PositiveInt = 1
+    group: Counted = 1
     """Neighbouring heads that read the same keys: all that one of them keeps, and the same drawn ones."""
     versions: dict[str, str] = field(default_factory=dict)
+    weights: str = ""
+    """What the model's weights are known by; nothing in older files."""
 
     def __post_init__(self) -> None:
         entries = tuple(sorted(self.entries, key=lambda one: (one.layer, one.head)))
@@ -276,7 +281,7 @@ class Budgets:
     @classmethod
     def _read(cls, given: dict[str, Any]) -> Budgets:
         derived = {name: given.pop(name) for name in ("total", "share") if name in given}
-        budgets = from_record(cls, given, "the file", entries=(HeadBudget, "entry"))
+        budgets = from_record(cls, {"weights": "", **given}, "the file", entries=(HeadBudget, "entry"))
         for name in ("total", "share"):
             if (stored := derived.get(name, "missing")) != getattr(budgets, name):
                 raise InputError(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat
 
 from attnlimit.designs import Different, Kept, Sampling
 from attnlimit.errors import InputError
 from attnlimit.files.strict import OwnRecord, record
+from attnlimit.models.see.fields import Whole
 from attnlimit.numerics.counts import short_count
 from attnlimit.rates.error_curve import ErrorCurve
 
@@ -53,7 +54,7 @@ class Needed:
     at most what is allowed: never more than it sees, and then it is all of them."""
 
     sampling: Annotated[Sampling, OwnRecord]
-    n: NonNegativeInt | None
+    n: Whole | None
     """Keys drawn besides the kept ones; None: all."""
     keys: NonNegativeFloat
     """Mean over queries."""

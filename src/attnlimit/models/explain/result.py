@@ -21,11 +21,12 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, UInt8, UInt16
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from attnlimit.errors import InputError
 from attnlimit.files.records import write_json
-from attnlimit.files.strict import OwnRecord, from_record, read_record, record, to_record
+from attnlimit.files.strict import OwnRecord, Seed, from_record, read_record, record, to_record
+from attnlimit.models.see.fields import Counted, Some, Whole
 
 SCHEMA = "attnlimit.explain/1"
 REMEDY = "`attnlimit explain MODEL --out DIR` makes one."
@@ -50,21 +51,23 @@ DECADES, STEPS = 12, 16
 P = TypeVar("P", "HeadRoles", "HeadRead")
 Interval = tuple[float, float, float]
 """A number, and both ends of its interval."""
+T = TypeVar("T")
+ByRole = Annotated[tuple[T, ...], Field(min_length=len(ROLES), max_length=len(ROLES))]
 
 
 @record
 class HeadRoles:
     """One head over all tokens of the text."""
 
-    layer: NonNegativeInt
-    head: NonNegativeInt
-    shares: tuple[Interval, ...]
+    layer: Whole
+    head: Whole
+    shares: ByRole[Interval]
     """Of its attention, by role; they sum to 1. Intervals by resampling stretches of the text."""
-    chance: tuple[NonNegativeFloat, ...]
+    chance: ByRole[NonNegativeFloat]
     """The same, if what it reads beyond a plain average fell on keys regardless of their role."""
-    made: tuple[Interval, ...] | None
+    made: ByRole[Interval] | None
     """Shares on random tokens that are repeated once, at the second time; None: not looked at."""
-    made_chance: tuple[NonNegativeFloat, ...] | None
+    made_chance: ByRole[NonNegativeFloat] | None
     horizon: NonNegativeFloat
     effective_keys: NonNegativeFloat
     """1/Σp², the median over queries."""
@@ -117,16 +120,16 @@ class Lost:
 class HeadRead:
     """What a head reads at one token: some keys by weight, and the average of the others."""
 
-    layer: NonNegativeInt
-    head: NonNegativeInt
-    needed: NonNegativeInt
+    layer: Whole
+    head: Whole
+    needed: Whole
     """Keys by weight until the output is explained: ‖Σ_S p v + (1 − P_S) v̄ − Γ‖ ≤ ε‖Γ‖, v̄ the plain average of the others."""
-    needed_for_answer: NonNegativeInt | None
+    needed_for_answer: Whole | None
     """The same for the answer: E(gᵀ(…))² ≤ ε² E(gᵀΓ)²."""
-    keys: tuple[NonNegativeInt, ...]
+    keys: tuple[Whole, ...]
     """The needed ones, the first 16 of them if there are more."""
     weights: tuple[NonNegativeFloat, ...]
-    others: NonNegativeInt
+    others: Whole
     """How many keys are left when the needed ones are named."""
     others_weight: NonNegativeFloat
     certainty: NonNegativeFloat
@@ -148,8 +151,8 @@ class HeadRead:
 class TokenRead:
     """A token, and what every head reads there."""
 
-    token: NonNegativeInt
-    reads: tuple[HeadRead, ...]
+    token: Whole
+    reads: Some[HeadRead]
     measured: Lost | None
     """All heads together."""
 
@@ -162,10 +165,14 @@ class TokenRead:
 class Tokens:
     """Word pieces and where they stand in the text: text[start:end], start = end for those that the tokenizer added."""
 
-    pieces: tuple[str, ...]
-    start: tuple[NonNegativeInt, ...]
-    end: tuple[NonNegativeInt, ...]
+    pieces: Some[str]
+    start: tuple[Whole, ...]
+    end: tuple[Whole, ...]
     special: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        if len({*map(len, (self.pieces, self.start, self.end, self.special))}) > 1:
+            raise InputError("pieces, start, end and special of tokens must be as many.")
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -224,16 +231,16 @@ class Explanation:
     rel_error: PositiveFloat
     level: PositiveFloat
     """Of intervals."""
-    seed: int
-    draws: NonNegativeInt
+    seed: Seed
+    draws: Whole
     """Labels drawn from the model's own answer; 0: it was not looked at."""
-    trials: PositiveInt
+    trials: Counted
     """Random sets of keys that are tried."""
     unit: str | None
     """What the answer's loss is counted in."""
     method: str
     tokens: Tokens
-    heads: tuple[HeadRoles, ...]
+    heads: Some[HeadRoles]
     links: tuple[Link, ...]
     map: Annotated[Map, OwnRecord]
     chosen: tuple[TokenRead, ...]
@@ -244,6 +251,12 @@ class Explanation:
             raise InputError(
                 f"The map is of {heads} heads and {tokens} tokens, but there are {len(self.heads)} heads and "
                 f"{len(self.tokens)} tokens."
+            )
+        reads = [read for one in self.chosen for read in one.reads]
+        named = [one.token for one in self.chosen] + [key for read in reads for key in read.keys]
+        if max(named, default=0) >= tokens or any(len(read.keys) != len(read.weights) for read in reads):
+            raise InputError(
+                f"What is read at chosen tokens must be keys of the {tokens} tokens, with a weight for each."
             )
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from attnlimit.doors import door
@@ -27,6 +27,7 @@ from attnlimit.models.budget.budgets import Predicted
 from attnlimit.models.judge.intervals import Uncertain, averaged
 from attnlimit.models.judge.methods import METHODS, OURS, Ground, Plan, methods
 from attnlimit.models.judge.trial import checked_seeds, different
+from attnlimit.models.see.fields import Counted, Some
 from attnlimit.models.see.gradient import CHANGE, answer_error, model_answer
 from attnlimit.models.see.load import Loaded
 from attnlimit.models.see.progress import Progress, Steps
@@ -51,7 +52,7 @@ class Point:
     """Share that it read: by query head, or by key head where ours shares keys in groups."""
     by_key_head: PositiveFloat | None
     """Share that key heads give, all query heads of a group together; None: the texts are too long to count it."""
-    changes: tuple[tuple[NonNegativeFloat, ...], ...]
+    changes: Some[Some[NonNegativeFloat]]
     """What became of the model's answer, by seed and window."""
     predicted: Predicted | None
     """The same before it was tried; None: not known for this method."""
@@ -73,11 +74,18 @@ class Comparison(Drawn):
     run: str
     """What the analysis is known by."""
     unit: str
-    tokens: PositiveInt
-    windows: PositiveInt
-    seeds: tuple[int, ...]
+    tokens: Counted
+    windows: Counted
+    seeds: Some[int]
     level: PositiveFloat
-    points: tuple[Point, ...]
+    points: Some[Point]
+
+    def __post_init__(self) -> None:
+        for one in self.points:
+            if [*map(len, one.changes)] != [self.windows] * len(self.seeds):
+                raise InputError(
+                    f"{one.method}: changes must be {counted(self.windows, 'number')}, one a window, for each of {counted(len(self.seeds), 'seed')}."
+                )
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -202,7 +210,10 @@ def compare(
 
 def known_by(facts: Facts) -> str:
     """What tells an analysis from others."""
-    return hashlib.sha256(json.dumps(to_record(facts), sort_keys=True).encode()).hexdigest()[:16]
+    told = {
+        name: one for name, one in to_record(facts).items() if name != "weights" or one
+    }  # older ones have none
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def held_out(

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnlimit.errors import InputError, ModelNotSupported
 from attnlimit.models.see.masks import Mask, TensorMask, pick
+from attnlimit.numerics.laplace import WIDEST
 
 BLOCK = 2**22
 """Entries of the largest array over texts, heads, queries and keys: 16 MB in float32."""
+MOST_SPREAD = WIDEST - 1000
+"""Of scores, which the grid goes somewhat beyond."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +70,28 @@ class Call:
         extra = self._extra(place, head, row[:, None], column)
         s = s if extra is None else s + extra.to(s)
         return s.masked_fill(self.hidden(batch, rows, head, keys), -torch.inf)
+
+    def check_spread(self, scores: Tensor, head: int) -> None:
+        """Refuse scores (…, m, k) that are so far apart that there are no exact errors of them."""
+        least = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1)
+        spread = float((scores.amax(-1) - least).max())
+        if not spread <= MOST_SPREAD:
+            raise ModelNotSupported(
+                f"{self.name}, head {head}: the scores of a query spread over {spread:.3g}, and errors are exact up to "
+                f"{MOST_SPREAD:,}. Trained models stay far below: the weights are damaged, or not scaled as the config says."
+            )
+
+    def check_finite(self) -> None:
+        """Refuse new queries, keys or values that are nan or infinite."""
+        new = self.query.shape[2]
+        given = {"queries": self.query, "keys": self.key[:, :, -new:], "values": self.value[:, :, -new:]}
+        if bool(torch.stack([one.isfinite().all() for one in given.values()]).all()):
+            return
+        what = next(name for name, one in given.items() if not bool(one.isfinite().all()))
+        raise InputError(
+            f"{self.name} attends with {what} that are nan or infinite: the model's weights are damaged, or too large for "
+            f"{str(self.query.dtype).removeprefix('torch.')}. Copy the model again, or use a wider dtype (--dtype)."
+        )
 
     def hidden(
         self, batch: int, rows: Tensor | slice, head: int = 0, keys: Tensor | slice | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -85,6 +86,14 @@ def find(name_or_path: str | Path) -> Source:
             f"{', '.join(PACKAGED)}."
         )
     return Source(text, text, local=False)
+
+
+def short_name(name: str) -> str:
+    """A folder's own name, a hub id as it is."""
+    path = Path(os.path.abspath(name))  # "." and "model" too have a folder
+    if not path.exists():
+        return name
+    return path.parent.name or path.name if path.name == "model" else path.name
 
 
 def _check_folder(folder: Path) -> None:

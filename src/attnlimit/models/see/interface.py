@@ -151,6 +151,8 @@ def attend(
     # none: another model that shares this one's config object
     layer = LayerInfo(0, "", 0, 0, 0) if observed is None else observed._layer(module, query, key)
     call = _call(layer, module, (query, key, value), attention_mask, scaling, kwargs)
+    if observed is not None:
+        call.check_finite()
     answer = None if observed is None else observed._handler(call)
     if answer is None:
         answer = call.output()

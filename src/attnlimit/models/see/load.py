@@ -20,10 +20,18 @@ from typing import Any
 import torch
 
 from attnlimit.doors import door
-from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
+from attnlimit.errors import AttnlimitError, InputError, MissingExtra, ModelNotSupported
 from attnlimit.models.see import converted
+from attnlimit.models.see.checkpoint import (
+    COPY,
+    check_config,
+    check_weights,
+    digest,
+    guard_tokens,
+    same_weights,
+)
 from attnlimit.models.see.converted import first_line
-from attnlimit.models.see.find import PACKAGED, Source, find
+from attnlimit.models.see.find import PACKAGED, Source, find, short_name
 from attnlimit.models.see.layers import notes
 from attnlimit.models.see.memory import available_memory
 
@@ -65,6 +73,17 @@ class Loaded:
     def on_disk(self) -> bool:
         """Whether some of its weights are not in memory but fetched layer by layer."""
         return any(one.is_meta for one in self.model.parameters())
+
+    @property
+    def weights(self) -> str:
+        """What they are known by."""
+        return digest(self.model)
+
+    def unlike(self, model: str, weights: str) -> str:
+        """The model of that name and these weights, if it is another one; nothing if it is this one, or may be."""
+        if model not in ("", short_name(self.name)):
+            return model
+        return "" if same_weights(weights, self.weights) else f"another {model or 'model'}"
 
     def need_tokenizer(self) -> Any:
         """The tokenizer, or an error that says why there is none."""
@@ -178,6 +197,7 @@ def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool
     # Weights that a checkpoint lacks are drawn at random by transformers: not from the caller's generator.
     with _plain_errors(source), silence, torch.random.fork_rng(devices=[]):
         config = transformers.AutoConfig.from_pretrained(source.place, **source.arguments())
+        check_config(config, source.name)
         kind = task or _kind(config, source)
         changed = _prepare(config)
         model, report = getattr(transformers, _class(config, kind)).from_pretrained(
@@ -185,16 +205,12 @@ def _read(source: Source, task: str | None, options: dict[str, Any], quiet: bool
             config=config,
             output_loading_info=True,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             **options,
             **source.arguments(),
         )
-    # transformers fills what a checkpoint lacks with random numbers; only an unused pooler may be so.
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
-    if missing:
-        raise InputError(
-            f"'{source.name}' has no weights for {missing[0]} ({len(missing)} missing), which a {kind} needs: they would "
-            "be random. Load it as task='encoder', or use a checkpoint trained for this task."
-        )
+    check_weights(model, report, source.name, kind)
+    guard_tokens(model, source.name)
     tokenizer, problem = _tokenizer(transformers, source)
     model.eval().requires_grad_(False)
     return Loaded(model, tokenizer, source.name, kind, (*changed, *notes(model)), problem)
@@ -303,8 +319,8 @@ def _tokenizer(transformers: Any, source: Source) -> tuple[Any | None, str]:
         return None, "no tokenizer files"
     try:
         return transformers.AutoTokenizer.from_pretrained(source.place, **source.arguments()), ""
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as problem:
-        return None, first_line(problem)
+    except Exception as problem:  # of transformers, of tokenizers, and of what a damaged file leads them to
+        return None, f"its files cannot be read: {_in_words(problem)}"
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -318,6 +334,8 @@ def _plain_errors(source: Source) -> Iterator[None]:
 
     try:
         yield
+    except AttnlimitError:
+        raise
     except (OSError, SafetensorError) as problem:
         if source.local:
             raise InputError(f"{source.name} cannot be read: {first_line(problem)}") from problem
@@ -338,12 +356,21 @@ def _plain_errors(source: Source) -> Iterator[None]:
             ) from problem
         raise InputError(
             f"{source.name} cannot be loaded: its config.json does not match its weights, or they are damaged "
-            f"({first_line(problem)}). Copy the whole model folder again."
+            f"({first_line(problem)}). {COPY}"
         ) from problem
     except (ValueError, LookupError, NotImplementedError, struct.error) as problem:
         if source.gguf is not None and "not supported" not in str(problem):
             raise InputError(f"{source.name} cannot be read as GGUF: {first_line(problem)}") from problem
         raise _not_loaded(source, problem) from problem
+    except Exception as problem:  # whatever a senseless config leads to
+        raise InputError(
+            f"{source.name} cannot be loaded: transformers {need_transformers().__version__} cannot make a model of its config.json "
+            f"({_in_words(problem)}). {COPY}"
+        ) from problem
+
+
+def _in_words(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {' '.join(str(problem).split()):.200}"
 
 
 def _not_loaded(source: Source, problem: Exception) -> ModelNotSupported:

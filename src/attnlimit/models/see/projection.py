@@ -58,6 +58,7 @@ class OutputShares:
         self.whole[layer] = self.whole.get(layer, 0) + whole
 
     def share(self, layer: int, head: int) -> float | None:
+        """0 where the whole layer adds nothing."""
         if layer not in self.parts:
             return None
-        return float(self.parts[layer][head] / self.whole[layer])
+        return float(self.parts[layer][head] / self.whole[layer].clamp_min(1e-300))

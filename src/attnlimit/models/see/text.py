@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from attnlimit.inputs import as_count
 from attnlimit.models.see.wikipedia import wikipedia
 
 MOST_UNKNOWN = 0.8
+MOST_BYTES = 10**9
+"""Of a text file."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ def as_documents(given: Sequence[str | Document]) -> list[Document]:
     for one in given:
         if not isinstance(one, str | Document) or not (one if isinstance(one, str) else one.text).strip():
             raise InputError(f"Every text must be a string that is not empty, got {one!r:.80}.")
+        if not _is_text(one if isinstance(one, str) else one.text):
+            raise InputError(
+                f"A text holds half of a surrogate pair, which is no character: take it out of {one!r:.80}."
+            )
     return [
         Document(f"text {place}", one) if isinstance(one, str) else one for place, one in enumerate(given, 1)
     ]
@@ -82,13 +89,15 @@ def as_documents(given: Sequence[str | Document]) -> list[Document]:
 def _read(source: str | Path) -> str:
     path = Path(source)
     try:
-        raw = sys.stdin.buffer.read() if str(source) == "-" else path.read_bytes()
+        raw = _bytes(path)
     except FileNotFoundError:
         raise InputError(f"The text file {str(path)!r} does not exist.") from None
-    except IsADirectoryError:
-        raise InputError(f"{str(path)!r} is a folder: name the text files in it one by one.") from None
     except OSError as problem:
         raise InputError(f"The text file {str(path)!r} cannot be read: {problem.strerror}.") from problem
+    if len(raw) > MOST_BYTES:
+        raise InputError(
+            f"{str(path)!r} holds more than {MOST_BYTES:,} bytes, which is more text than is read at once: give a part of it."
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -97,15 +106,39 @@ def _read(source: str | Path) -> str:
         ) from None
 
 
+def _bytes(path: Path) -> bytes:
+    """Of a file or standard input, a byte too many where there are more than can be taken. Pipes and devices may never end."""
+    if str(path) == "-":
+        return sys.stdin.buffer.read(MOST_BYTES + 1)
+    if path.is_dir():
+        raise InputError(f"{str(path)!r} is a folder: name the text files in it one by one.")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(
+            f"{str(path)!r} is no file but a pipe or a device: give a text file, or - for standard input."
+        )
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _is_text(given: object) -> bool:
+    """Not half of a surrogate pair, which is no character and cannot be written."""
+    try:
+        str(given).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _lines(content: str, name: str) -> list[Document]:
     found = []
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as problem:
-            raise InputError(f"{name}, line {number}: not JSON ({problem.msg}).") from None
+        except (ValueError, RecursionError) as problem:
+            why = getattr(problem, "msg", problem)
+            raise InputError(f"{name}, line {number}: not JSON that can be read ({why}).") from None
         if not isinstance(record, dict) or not isinstance(record.get("text"), str):
             raise InputError(f'{name}, line {number}: needs an object with a string field "text".')
         label = record.get("label")
@@ -114,6 +147,10 @@ def _lines(content: str, name: str) -> list[Document]:
                 f'{name}, line {number}: "label" must be a name or a whole number, got {label!r}.'
             )
         found.append(Document(str(record.get("title", f"{name}, line {number}")), record["text"], label))
+        if not all(map(_is_text, vars(found[-1]).values())):
+            raise InputError(
+                f"{name}, line {number}: holds half of a surrogate pair (\\ud800 … \\udfff), which is no text: take it out."
+            )
     if not found:
         raise InputError(f'{name} is empty: it needs one JSON object with a field "text" a line.')
     return found

@@ -69,6 +69,10 @@ def downstream(
     found = None if run is None else al.Run.load(run)
     given = al.documents(text or None)
     loaded = loaded_model(model, device, dtype)
+    if found is not None and (other := loaded.unlike(found.facts.model, found.facts.weights)):
+        err.print(
+            f"{run} is of {other}, and this is {loaded.name}: its split holds for the model that was analysed."
+        )
     length = found.facts.tokens if tokens is None and found is not None else tokens
     trial = al.Trial(tokens=length, examples=examples, seeds=range(seeds), per_query=per_query)
     with progress("horizons") as step:

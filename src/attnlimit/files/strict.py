@@ -110,6 +110,8 @@ def _kept(hint: Any) -> Any:
         return Annotated[Tensor, PlainValidator(partial(_array, dtype)), plain]
     if is_dataclass(hint):
         return Annotated[hint, OwnRecord if hasattr(hint, "from_dict") else ByFields]
+    if origin is Annotated and not is_dataclass(inner[0]):
+        return Annotated[(_kept(inner[0]), *inner[1:])]
     if not inner or origin is Annotated:
         return hint
     made = tuple(map(_kept, inner))

@@ -142,6 +142,7 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: al.fit_log([4, 16], [1.0, 0.5], resamples=10**12), "resamples must be a whole number of at most 999,999"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), X[0], [100], direction=X), r"direction must be one vector, or one for each query, \(2,\), got \(1, 2\)"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), torch.ones(0, 2).double(), [100]), "queries are empty: give at least one"),
+        (lambda: icl.Concentration((4, 8), {}, None, "", ""), "Concentration needs errors at each of its lengths"),
         (lambda: al.Empirical(np.ma.masked_array([[1.0, 999.0]], mask=[[False, True]])), "tokens has 1 masked entries: fill or drop them first"),
         (lambda: al.Empirical(torch.eye(2).to_sparse()), "tokens must be a dense tensor, got a sparse_coo tensor, torch.float32: make it one, e.g. x.to_dense"),
         (lambda: al.Kept(sinks=torch.tensor(1).to_sparse()), "sinks must be a whole number of at least 0, got a sparse_coo tensor"),

@@ -98,7 +98,8 @@ class Concentration(Drawn):
     query_law: str
 
     def __post_init__(self) -> None:
-        if not self.lengths or any(len(self.lengths) != len(one.n) for one in self.errors.values()):
+        sizes = {len(one.n) for one in self.errors.values()}
+        if not self.lengths or sizes != {len(self.lengths)}:
             raise InputError(f"Concentration needs errors at each of its lengths, got {shown(self.lengths)}.")
 
     def fit(

@@ -169,6 +169,11 @@ def test_a_rule_stands_in_for_the_budgets_n(llama, run, articles):
     with sampled_attention(llama.model, budgets, sizes=lambda weights, rest: 0 * rest[..., :1] + 3) as used:
         llama.model(input_ids=ids)
     assert float(used.keys[0, 0]) == sum(min(i + 1, 5) for i in range(TOKENS))
+    wrong = pytest.raises(
+        InputError, match=r"sizes must give numbers of keys of shape .* one a query, it gave None"
+    )
+    with wrong, sampled_attention(llama.model, budgets, sizes=lambda weights, rest: None):
+        llama.model(input_ids=ids)
 
 
 def point(method: str, read: float, value: float) -> Point:

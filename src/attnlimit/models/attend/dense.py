@@ -16,6 +16,8 @@ from torch import Tensor
 
 from attnlimit.designs.by_query import TOPS, choose, contributions, spread
 from attnlimit.designs.kept import top_keys
+from attnlimit.errors import InputError
+from attnlimit.inputs import shown
 from attnlimit.models.attend.draws import Stream
 from attnlimit.models.attend.reading import Read, Wanted, is_compiled, read_keys, rest_sums
 from attnlimit.models.budget.budgets import HeadBudget
@@ -149,7 +151,12 @@ class Layer:
             seen, inside = scores > -torch.inf, wanted.inside(scores.shape[-1])
             best = [top_keys(scores[:, h], one.sampling.kept.top) for h, one in enumerate(self.budgets)]
             rest = seen & ~inside & ~torch.stack(best, 1)
-            return replace(wanted, n=self.sizes(self.call.weights(scores), rest)[..., 0].long())
+            found: object = self.sizes(self.call.weights(scores), rest)
+            if not isinstance(found, Tensor) or found.shape != (*rest.shape[:-1], 1):
+                raise InputError(
+                    f"sizes must give numbers of keys of shape {(*rest.shape[:-1], 1)}, one a query, it gave {shown(found)}."
+                )
+            return replace(wanted, n=found[..., 0].long())
         some, top, n = self.following, wanted.top.clone(), wanted.n.clone()
         few, given = self.call.only(some), scores if len(some) == self.call.heads else scores[:, some]
         values = few.value[:, :, : scores.shape[-1]].repeat_interleave(few.groups, 1).to(scores)

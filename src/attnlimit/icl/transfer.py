@@ -20,7 +20,7 @@ from attnlimit.icl.solutions import FiniteRisk, endpoint, finite_risk, sampled_l
 from attnlimit.icl.tasks import InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
 from attnlimit.icl.train import train
-from attnlimit.inputs import Count, Positive, Seeded, as_generator
+from attnlimit.inputs import Count, Positive, Seeded, Steps, as_generator
 from attnlimit.sampling.convergence import Progress
 
 SAMPLED_LENGTHS = tuple(2**k for k in range(2, 13))
@@ -103,7 +103,7 @@ class Transfer(Drawn):
 
     def check(
         self,
-        length: Count | None = None,
+        length: Steps | None = None,
         *,
         optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
         start: Start = Start(),  # noqa: B008

@@ -140,6 +140,7 @@ def whole(least: int, most: int = 2**63 - 1, why: str = "") -> Callable[..., int
 
 
 as_count = whole(1)
+as_steps = whole(1, 999_999)
 
 
 def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) -> list[int]:
@@ -254,7 +255,7 @@ def as_places(
 Count: TypeAlias = Annotated[int, as_count]
 """In an annotation, for doors: a whole number ≥ 1."""
 Natural: TypeAlias = Annotated[int, whole(0)]
-Steps: TypeAlias = Annotated[int, whole(1, 999_999)]
+Steps: TypeAlias = Annotated[int, as_steps]
 """By which the time grows: a million is not waited for."""
 Repeats: TypeAlias = Annotated[int, whole(2, 999_999, ": their spread tells the error")]
 Positive: TypeAlias = Annotated[float | int, as_positive]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnlimit.errors import InputError
 from attnlimit.icl.infinite import Theta
-from attnlimit.inputs import Count, as_count, as_counts, as_positive, whole
+from attnlimit.inputs import Count, as_count, as_counts, as_positive, as_steps
 
 Attention: TypeAlias = Literal["softmax", "opposite", "linear"]
 """Of a query's scores and the tokens' values: the softmax mean; half the difference of the softmax means of scores and of minus the
@@ -31,8 +31,6 @@ Schedule: TypeAlias = Literal["constant", "cosine"]
 Dtype: TypeAlias = Literal["float32", "float64"]
 State: TypeAlias = dict[str, Tensor]
 
-as_many = whole(1, 999_999)
-"""As `Steps` of inputs: a million is not waited for."""
 MOMENTUM, ADAM, TINY = 0.9, (0.9, 0.999), 1e-8
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
 """For pydantic, which reads these classes from files as they are: no other fields."""
@@ -156,7 +154,7 @@ class Evaluation:
             as_count(self.reports, "reports")
         tested = as_counts(self.test_lengths, "test_lengths") if len(self.test_lengths) else ()
         object.__setattr__(self, "test_lengths", tuple(tested))
-        object.__setattr__(self, "prompts", as_many(self.prompts, "prompts"))
+        object.__setattr__(self, "prompts", as_steps(self.prompts, "prompts"))
 
     def steps(self, last: Count) -> tuple[int, ...]:
         """The steps reported at, of a training of `last` steps."""

@@ -136,6 +136,8 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: al.fit_log([4, 16, 64], [5e299, 2.6e299, 1.2e299], standard_errors=[0.001] * 3), r"fit_log leaves the range of floating point \(nan\)"),
         (lambda: icl.LinearRegression(2).exact_risk(torch.eye(3).double(), 1e300 * torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
         (lambda: icl.LinearRegression(2).exact_risk(1e300 * torch.eye(3).double(), torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
+        (lambda: icl.LinearRegression(2).risk(torch.ones(2), torch.ones(3)), r"prediction and target must have shapes that fit each other, got \(2,\) and \(3,\)"),
+        (lambda: al.measure_convergence(HEAD, LAW, [10, 20], statistic=al.Moment(400)), "The moment 400 error leaves the range of floating point"),
         (lambda: icl.LinearRegression(2).draw(2, 4, 0, dtype=torch.int64), "dtype must be a floating dtype of torch, got torch.int64"),
         (lambda: al.Given(X, float("nan")), "positions must be several, each a whole number, a tensor or None, got nan"),
         (lambda: al.Given(X, [torch.zeros(2)]), r"positions\[0\] must be a whole number, got a tensor of shape \(2,\)"),

@@ -195,9 +195,12 @@ def test_a_name_that_is_no_formula_is_drawn_and_other_models_are_told(run, model
     def stop(*_: object, **__: object) -> None:
         raise InputError("enough")
 
-    monkeypatch.setattr(al, "verify", stop)  # looked up once and kept
+    for name in ("verify", "compare"):
+        monkeypatch.setattr(al, name, stop)  # looked up once and kept
     told = run("verify", model, "--budgets", "b/b.json", "--text", "t.txt", code=2).stderr
     assert "b.json was made for m$^$x, and this is" in told
+    told = run("compare", "a", "--model", model, "--text", "t.txt", code=2).stderr
+    assert "a is of m$^$x, and this is" in told
 
 
 # --- ordinary input ---------------------------------------------------------------------------------
@@ -310,7 +313,6 @@ def test_a_hub_that_does_not_answer_is_asked_once(refused, monkeypatch):
             "curve --horizon 1 --method monte-carlo --statistic moment --order 400 --n 10,20",
             "The moment 400 error leaves the range of floating point: choose a smaller order",
         ),
-        ("budget run --rel-error 0.1 --split output", "--split says what --keys and --total make least"),
         ("phase --kappa 1e10 --n 100", "The scores of a query spread by 1e+10"),
         (
             f"curve --horizon 1 --method monte-carlo --n 10,20 --seed {2**70}",

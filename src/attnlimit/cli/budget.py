@@ -10,7 +10,6 @@ import typer
 
 import attnlimit as al
 from attnlimit.cli.common import AsJson, file_out, out, print_json, share
-from attnlimit.errors import InputError
 
 
 def budget(
@@ -42,10 +41,6 @@ def budget(
     """Keys for every head: the fewest for an error of the model's answer, or the best use of a number of keys."""
     from attnlimit.inputs import as_count  # needs torch
 
-    if split is not None and keys is None and total is None:
-        raise InputError(
-            "--split says what --keys and --total make least: give one of them, or leave it out."
-        )
     if total is not None:
         as_count(total, "--total")
     found = al.Run.load(run)

@@ -36,6 +36,10 @@ def compare(
     shares, found = _shares(keys), al.Run.load(run)
     given = al.documents(text or None)
     loaded = _model(found, model, device, dtype)
+    if other := loaded.unlike(found.facts.model, found.facts.weights):
+        err.print(
+            f"{run} is of {other}, and this is {loaded.name}: its budgets hold for the model that was analysed."
+        )
     with progress("percent") as step:
         result = al.compare(
             loaded, found, given, keys=shares, windows=windows, seeds=range(seeds), progress=step

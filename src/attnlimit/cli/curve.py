@@ -187,10 +187,6 @@ def _monte_carlo(
             **given,
         )
         asymptotic = _asymptotic(head, law)
-    if not bool(result.rms.isfinite().all()):
-        raise InputError(
-            f"The {result.statistic} error leaves the range of floating point: choose a smaller order, or smaller tokens."
-        )
     _say_drawn(result, asymptotic, as_json, plot)
 
 

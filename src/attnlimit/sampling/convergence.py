@@ -238,6 +238,10 @@ def as_statistic(value: object) -> Statistic:
 
 def _gathered(statistic: str, experiment: Experiment, rows: list[Row]) -> Convergence:
     squares, norms, agreed, controls = (_stacked(parts) for parts in zip(*rows, strict=True))
+    if not bool(squares.isfinite().all()):
+        raise InputError(
+            f"The {statistic} error leaves the range of floating point: choose a smaller order, or smaller tokens."
+        )
     how = experiment.method
     if controls is not None and len(rows) >= LEAST_REPLICATES:
         squares = controlled(squares, controls)

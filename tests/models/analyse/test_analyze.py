@@ -459,6 +459,8 @@ def test_bad_input(bert, run, tmp_path):
         run.budgets()
     with pytest.raises(InputError, match="split must be one of answer, output, head, uniform; got 'best'"):
         run.budgets(total=1000, split="best")
+    with pytest.raises(InputError, match="split says what keys and total make least"):
+        run.budgets(0.1, split="output")
     with pytest.raises(InputError, match="is no run"):
         Run.load(tmp_path)
     (tmp_path / "run.json").write_text("{")

@@ -170,6 +170,13 @@ class InContextTask(ABC):
 
     def risk(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss of each prediction, shape (*batch,): not averaged."""
+        try:
+            torch.broadcast_shapes(prediction.shape, target.shape)
+        except RuntimeError as problem:
+            raise InputError(
+                f"prediction and target must have shapes that fit each other, got {tuple(prediction.shape)} and "
+                f"{tuple(target.shape)}."
+            ) from problem
         if as_one_of(self.loss, LossKind, f"{self.name}.loss") == "logistic":
             return softplus(-target * prediction)
         square = (prediction - target).square() / 2

@@ -147,6 +147,8 @@ class Run(Drawn):
                 "Budgets are for what a query sees at inference, but this run pooled the keys of all passages: analyze "
                 "with population='context', which `attnlimit analyze` does unless told otherwise."
             )
+        if split is not None and aim not in ("keys", "total"):
+            raise InputError("split says what keys and total make least: give one of them, or leave it out.")
         if aim in ("keys", "total") and split is None:
             split = "output" if self.answer is None else "answer"
         if split is not None and split not in SPLITS:

@@ -137,6 +137,14 @@ def test_kappa_in_every_form() -> None:
     assert data["mean_square"] == listed.mean_square.tolist()
 
 
+def test_queries_that_come_again_have_the_same_gap() -> None:
+    x, again = torch.tensor([[1.0, 0.5], [0.0, 2.0]], dtype=torch.float64), [1, 0, 1]
+    found = hardmax_gap(identity(2), al.Sphere(2), 3.0, [10, 100], x[again])
+    one = hardmax_gap(identity(2), al.Sphere(2), 3.0, [10, 100], x)
+    assert torch.equal(found.mean_square, one.mean_square[again])
+    assert torch.equal(found.bias_square, one.bias_square[again])
+
+
 def test_gap_refusals() -> None:
     head, x = identity(3), axis(3)
     with pytest.raises(al.InputError, match=r"one for each of the 3 n, got shape \(2,\)"):

@@ -72,6 +72,14 @@ def test_threads_that_a_machine_cannot_hold_are_refused_before_anything_is_writt
     assert not (tmp_path / "run").exists()
 
 
+def test_what_makes_no_executor_is_refused_and_the_run_goes_on_after_it(tmp_path):
+    with pytest.raises(
+        InputError, match=r"executor must make an executor such as studies\.Serial, it made None"
+    ):
+        run_study(probes(), tmp_path, lambda stop: None)
+    assert run_study(probes(), tmp_path).done == 5
+
+
 def test_a_finished_run_does_nothing(tmp_path):
     class Never:
         slots, about = 1, "never"

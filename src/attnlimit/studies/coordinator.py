@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from attnlimit.errors import WorkersLost
+from attnlimit.errors import InputError, WorkersLost
 from attnlimit.files.lock import locked
+from attnlimit.inputs import shown
 from attnlimit.studies import machine
 from attnlimit.studies.executors import Executor, Serial
 from attnlimit.studies.executors.processes import check_room
@@ -198,6 +199,10 @@ def run_study(
         run = Loop(study, store, stop, report)
         try:
             runner = (executor or Serial)(stop)
+            if not isinstance(runner, Executor):
+                raise InputError(
+                    f"executor must make an executor such as studies.Serial, it made {shown(runner)}."
+                )
             stack.callback(runner.close)
             store.start_session(machine.session(runner.about))
             describe(folder, study, store.sessions())

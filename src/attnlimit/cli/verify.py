@@ -20,6 +20,7 @@ from attnlimit.cli.model_options import (
     loaded_model,
     with_interval,
 )
+from attnlimit.numerics.words import counted
 
 if TYPE_CHECKING:
     from attnlimit.models.judge import Verification
@@ -102,13 +103,14 @@ def _show(result: Verification) -> None:
     columns = ["layer", "predicted", "measured", "ratio of heads", "above", "hidden states"]
     title = f"Relative rms errors of heads (mean) and hidden states ({result.level:.0%} intervals)"
     out.print(table(title, columns, rows))
-    counted = result.key_head_share == result.key_head_share  # not in long texts
-    by_key_head = f" ({result.key_head_share:.1%} by key head)" if counted else ""
+    has_share = result.key_head_share == result.key_head_share  # not in long texts
+    by_key_head = f" ({result.key_head_share:.1%} by key head)" if has_share else ""
     lines = [
         f"{result.full.name}: {result.full.value:.4g} with all keys, {result.sampled_value!r} sampled; loss "
         f"{result.drop!r} ({result.full.unit}).",
         f"Keys per query and head: {result.keys:.4g}, {result.share:.1%} of full attention{by_key_head}. "
-        f"{result.windows} windows of {result.tokens} tokens, {len(result.full.per_example)} examples, {len(result.seeds)} seeds.",
+        f"{counted(result.windows, 'window')} of {result.tokens} tokens, {counted(len(result.full.per_example), 'example')}, "
+        f"{counted(len(result.seeds), 'seed')}.",
     ]
     answer = f"Answer: {result.answer!r} {result.unit}"
     if result.answer_predicted is not None:

@@ -22,6 +22,8 @@ from attnlimit.models.see.interface import observe
 from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import texts, token_windows
 from attnlimit.rates.error_curve import ErrorCurve
+from attnlimit.report.figures import heads
+from attnlimit.report.figures.style import save
 from tests.versions import need_t5
 
 SMALL = Reading(tokens=96, passages=2, queries=8)
@@ -268,6 +270,16 @@ def test_a_layer_that_adds_nothing_has_no_shares(tiny):
         one *= 0
     with pytest.raises(InputError, match=r"Every head of tiny puts out zeros.*its weights are zero\. Copy"):
         analyze(tiny, texts()[:1], reading=ONE)
+
+
+def test_heads_whose_scores_are_all_equal_are_drawn(tiny, tmp_path):
+    """Pruned: the horizon is 0, which has no place on a logarithmic axis."""
+    for layer in tiny.model.encoder.layer:
+        layer.attention.self.query.weight *= 0
+    run = analyze(tiny, texts()[:1], reading=replace(ONE, answer=0))
+    assert {one.horizon for one in run.heads} == {0.0}
+    for drawn in (heads.heat_map, heads.curves, heads.slopes):
+        assert save(drawn(run), tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_a_sliding_window_is_all_that_a_head_can_need(bert):

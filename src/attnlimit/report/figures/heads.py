@@ -98,7 +98,8 @@ def curves(run: Run, policy: str = "sampled") -> Figure:
 def slopes(run: Run) -> Figure:
     """Local exponent over a stated range of n against the horizon, with the published and the sharp lines."""
     drawn, ax = axes()
-    known = [(one.horizon, one.local_exponent) for one in run.heads if one.local_exponent is not None]
+    heads = [one for one in run.heads if one.horizon > 0]  # 0: pruned, with no place on a logarithmic axis
+    known = [(one.horizon, one.local_exponent) for one in heads if one.local_exponent is not None]
     H, exponent = zip(*known, strict=True) if known else ((0.5, 2.0), (nan, nan))
     low, high = run.heads[0].exponent_range
     label = f"heads, fitted from n = {low} to {high}"

@@ -138,14 +138,16 @@ def _gaussian(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Ave
         s2 = xi.square() @ b
         return s2.sqrt(), (xi @ outputs.T).square().sum(-1) / s2
 
+    queries = None if aligned else _quasi_random(len(b), spread_and_share)
+
     def at(sizes: list[int]) -> Averages:
         here = table(sizes)
         square = here.square(total, chi2.conditional / s.square())
         method = "exact (Laplace quadrature, weighted chi-square average over queries)"
         rms = ErrorCurve(tuple(sizes), (mass @ square).sqrt(), method=method, scale=scale)
-        if aligned:
+        if queries is None:
             return Averages(rms, replace(rms, error=mass @ square.sqrt(), statistic="mean_rms"))
-        roots, error = _quasi_random(len(b), spread_and_share, here, total)[2:]
+        roots, error = _over(queries, here, total)[2:]
         method = "exact at each query (Laplace quadrature), averaged over " + QUASI
         return Averages(rms, ErrorCurve(tuple(sizes), roots, error, "mean_rms", method, scale=scale))
 
@@ -193,22 +195,23 @@ def _panels(b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sphere(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Averages]:
-    """s = R‖Ax‖ and ‖V â‖², with quasi-random x: no closed density, but a table of exact errors in s."""
+    """s = R‖Ax‖ and ‖V â‖², with quasi-random x: no closed density, but a table of exact errors at the s that they have."""
     A, total = head.A.double(), head.V.double().square().sum()
-    top = law.radius**2 * float(torch.linalg.matrix_norm(A, 2))
-    spread = torch.linspace(0, max(top, 1e-6), max(24, int(6 * top)), dtype=torch.float64)
-    table = _Table.of(Sphere(law.dim), spread, n_max)
-    scale = float(head(law).pushforward(law).covariance.trace().sqrt())
 
     def spread_and_share(xi: Tensor) -> tuple[Tensor, Tensor]:
         a = law.radius * torch.nn.functional.normalize(xi, dim=-1) @ A.T
         unit = torch.nn.functional.normalize(a, dim=-1).to(head.factors.right)
         return law.radius * a.norm(dim=-1), head.read_linear(unit).double().square().sum(-1)
 
+    queries = _quasi_random(law.dim, spread_and_share)
+    low, high = (float(s) for s in queries[0].aminmax())
+    high = max(high, low + 1e-6)
+    spread = torch.linspace(low, high, max(24, int(6 * (high - low))), dtype=torch.float64)
+    table = _Table.of(Sphere(law.dim), spread, n_max)
+    scale = float(head(law).pushforward(law).covariance.trace().sqrt())
+
     def at(sizes: list[int]) -> Averages:
-        square, square_error, roots, root_error = _quasi_random(
-            law.dim, spread_and_share, table(sizes), total
-        )
+        square, square_error, roots, root_error = _over(queries, table(sizes), total)
         rms, R = square.sqrt(), law.radius
         method = "exact at each query (Laplace quadrature), averaged over " + QUASI
         return _averages(
@@ -219,16 +222,21 @@ def _sphere(head: Head, law: Measure, n_max: int) -> Callable[[list[int]], Avera
 
 
 def _quasi_random(
-    dim: int, spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]], table: _Table, total: Tensor
+    dim: int, spread_and_share: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Of each query its spread, and the share of values along its scores: a row for each scramble."""
+    spreads, shares = zip(*map(spread_and_share, normal_sets(dim, POINTS, SCRAMBLES)), strict=True)
+    return torch.stack(spreads), torch.stack(shares)
+
+
+def _over(
+    queries: tuple[Tensor, Tensor], table: _Table, total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """E_x of the square and of its root, each with a standard error from independent scrambles."""
-    squares, roots = [], []
-    for white in normal_sets(dim, POINTS, SCRAMBLES):
-        s, share = spread_and_share(white)
-        square = table.at(s).square(total, share)
-        squares.append(square.mean(0))
-        roots.append(square.sqrt().mean(0))
-    square, root = torch.stack(squares), torch.stack(roots)
+    each = [table.at(s).square(total, share) for s, share in zip(*queries, strict=True)]
+    square, root = (
+        torch.stack([one.mean(0) for one in many]) for many in (each, [one.sqrt() for one in each])
+    )
     count = SCRAMBLES**0.5
     return square.mean(0), square.std(0) / count, root.mean(0), root.std(0) / count
 

@@ -15,6 +15,8 @@ from attnlimit.cli import app
 from attnlimit.files import records, tensors
 from attnlimit.files.lock import locked
 from attnlimit.models.analyse import answer
+from attnlimit.models.analyse.heads import Measured
+from attnlimit.numerics import threads
 
 transformers = pytest.importorskip("transformers")
 READ = ["--text", "t.txt", "--tokens", "24", "--passages", "3", "--queries", "4"]
@@ -26,8 +28,8 @@ def no_figures(monkeypatch) -> None:
     monkeypatch.setattr("attnlimit.cli.analyze._figures", lambda run, folder: [])
 
 
-def analysed(model: Path, folder: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["analyze", str(model), *READ, "--out", folder])
+def analysed(model: Path, folder: str, *options: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["analyze", str(model), *READ, *options, "--out", folder])
     assert result.exit_code == code, (result.output, result.exception)
     return result.stderr
 
@@ -90,6 +92,33 @@ def test_an_analysis_goes_on_among_its_trials(model, monkeypatch) -> None:
     analysed(model, "parts")
     assert len(made) == passes
     assert len(read) == 3
+    assert numbers("parts") == numbers("whole")
+    assert not list(Path("parts").glob("unfinished*"))
+
+
+def test_an_analysis_of_pooled_passages_goes_on_after_a_layer(model, monkeypatch) -> None:
+    """Stopped at a head of the second of two layers: the first is not measured again, and the run is the same."""
+    monkeypatch.setattr(threads, "ENOUGH", 0)  # no head waits for those of the next layer
+    pooled, measured = ["--population", "corpus"], []
+    real = Measured.add
+
+    def add(*given, **named):
+        measured.append(1)
+        if len(measured) == stop:
+            raise KeyboardInterrupt
+        real(*given, **named)
+
+    monkeypatch.setattr(Measured, "add", add)
+    stop = None
+    analysed(model, "whole", *pooled)
+    assert len(measured) == 8
+    measured.clear()
+    stop = 6
+    analysed(model, "parts", *pooled, code=130)
+    measured.clear()
+    stop = None
+    assert "Going on after layer 1 of 2, which are there from before." in analysed(model, "parts", *pooled)
+    assert len(measured) == 4
     assert numbers("parts") == numbers("whole")
     assert not list(Path("parts").glob("unfinished*"))
 

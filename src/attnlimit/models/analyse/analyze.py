@@ -111,8 +111,8 @@ def analyze(
     """For every layer and head: horizon, effective keys, exact error curves, keys needed, slopes, and what they mean.
 
     The text defaults to Wikipedia articles. `progress` is called with (steps done, steps in all), `before` with the
-    memory that it will take, before the model runs. After every passage, and every trial of budgets, what was measured is kept in `folder`, and the same
-    analysis goes on from there, bit for bit, should it be killed (`note` is told); `Run.save` there ends that.
+    memory that it will take, before the model runs. After every passage (pooled ones: some layers), and every trial of budgets, what was measured is
+    kept in `folder`, and the same analysis goes on from there, bit for bit, should it be killed (`note` is told); `Run.save` there ends that.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
     loaded.need_tokenizer()
@@ -128,16 +128,18 @@ def analyze(
         refuse_too_large(loaded, memory)
         queries = ANSWER_QUERIES * reading.queries
         answering = Answering(loaded, windows, queries, reading.answer, reading.seed, reading.grouped)
-    work = _Work(plan, progress, answering)
-    batches = [windows] if reading.pooled else list(windows.split(1))
     kept = None
-    if folder is not None and not reading.pooled:
+    if folder is not None:
         kept = Unfinished(Path(folder) / UNFINISHED, key_of(loaded, _versions(), reading, digest(windows)))
-        work.go_on(kept.read())
-    if work.batch and note is not None:
-        note(f"Going on after passage {work.batch} of {len(batches)}, which are there from before.")
+    work = _Work(plan, progress, answering, kept)
+    batches = [windows] if reading.pooled else list(windows.split(1))
     layers = len(batches) * len(attention_layers(loaded.model))
     work.total = layers if answering is None else 2 * layers + answering.passes
+    there = (
+        f"layer {work.before} of {layers}" if reading.pooled else f"passage {work.batch} of {len(batches)}"
+    )
+    if work.before and note is not None:
+        note(f"Going on after {there}, which are there from before.")
     for batch in batches[work.batch :]:
         with work.outputs.attached(loaded.model):
             if answering is not None:
@@ -147,8 +149,7 @@ def analyze(
                     run_backbone(loaded, input_ids=batch.to(loaded.device))
         work.waiting.finish()
         work.batch += 1
-        if kept is not None:
-            kept.write(work.state())
+        work.keep()
     answer = None
     if answering is not None:
         passes = None if kept is None else replace(kept, path=kept.path.with_name(PASSES))
@@ -246,27 +247,36 @@ class _Plan:
 class _Work:
     """Measures every head of every call, layer by layer; only q, k, v of the running layer and of few before it exist."""
 
-    def __init__(self, plan: _Plan, progress: Progress | None, answering: Answering | None) -> None:
-        self.answering = answering
+    def __init__(
+        self, plan: _Plan, progress: Progress | None, answering: Answering | None, kept: Unfinished | None
+    ) -> None:
+        self.answering, self.kept = answering, kept
         self.plan, self.progress, self.pooled = plan, progress, plan.reading.pooled
         self.batch, self.total, self.done = 0, 0, 0
         self.causal = False
         self.heads: dict[tuple[int, int], Measured] = {}
         self.outputs, self.waiting = OutputShares(), Waiting()
+        self.before = 0
+        """Steps of the same analysis, stopped, whose state was read."""
+        state = None if kept is None else kept.read()
+        if state is not None:
+            self._go_on(state)
 
-    def state(self) -> dict[str, Any]:
-        """All that the passages so far have added."""
+    def keep(self) -> None:
+        """What was measured so far, where that is wanted."""
+        if self.kept is not None:
+            self.kept.write(self._state())
+
+    def _state(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("batch", "done", "causal", "heads")}
         answer = None if self.answering is None else self.answering.state()
         return own | {"parts": self.outputs.parts, "whole": self.outputs.whole, "answer": answer}
 
-    def go_on(self, state: dict[str, Any] | None) -> None:
-        """After the passages whose state it is."""
-        if state is None:
+    def _go_on(self, state: dict[str, Any]) -> None:
+        self.before, self.heads = state["done"], state["heads"]
+        if self.pooled:  # one batch: the model runs again, and layers whose heads are there are passed by
             return
-        self.batch, self.done, self.causal, self.heads = (
-            state[k] for k in ("batch", "done", "causal", "heads")
-        )
+        self.batch, self.done, self.causal = (state[k] for k in ("batch", "done", "causal"))
         self.outputs.parts, self.outputs.whole = state["parts"], state["whole"]
         if self.answering is not None:
             self.answering.go_on(state["answer"])
@@ -286,8 +296,11 @@ class _Work:
             )
         self.causal |= call.mask.plain == "causal"
         places = self.plan.at(self.batch).to(call.query.device)
-        self.waiting.add(partial(self._head, call, head, places) for head in range(call.heads))
+        if self.done >= self.before:
+            self.waiting.add(partial(self._head, call, head, places) for head in range(call.heads))
         self.step()
+        if self.pooled and self.done > self.before and not self.waiting.pieces:
+            self.keep()
         self.outputs.expect(call.layer, out, places)
 
     def step(self) -> None:

@@ -1,4 +1,4 @@
-"""What an analysis has measured so far, on disk after every passage: the same analysis goes on from there, bit for bit."""
+"""What an analysis has measured so far, on disk after every passage or some layers: the same analysis goes on from there, bit for bit."""
 
 from __future__ import annotations
 

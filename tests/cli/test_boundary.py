@@ -158,8 +158,48 @@ def test_what_is_read_is_not_written_over(refused, words, name):
         (run / one).write_text("mine")
     for source in (run, run / "run.json"):
         told = refused(*words.format(run / name, source).split())
-        assert f"{run / name} is read by this command, which would write over it: name another file" in told
+        assert f"{run / name} is read by this command, which would write over it: name another place" in told
     assert (run / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("sweep d/study.yaml --quick --out d", "study.yaml"),
+        ("icl d/study.yaml --out d", "study.yaml"),
+        ("analyze minilm --text d/run.json --out d", "run.json"),
+        ("analyze minilm --text t.txt --text d/writer.json --out d", "writer.json"),
+        ("explain minilm --text d/explain.html --out d", "explain.html"),
+        ("downstream minilm --text linked --out d", "downstream.json"),
+        ("analyze d --out d", ""),
+        ("analyze d --out d/../d", "../d"),
+    ],
+)
+def test_nor_what_lies_in_the_folder_that_is_written(refused, words, name):
+    folder = Path("d")
+    folder.mkdir()
+    for one in ("study.yaml", "run.json", "writer.json", "explain.html", "downstream.json"):
+        (folder / one).write_text("mine")
+    Path("linked").symlink_to("d/downstream.json")
+    told = refused(*words.split())
+    assert f"{folder}{f'/{name}' * bool(name)} is read by this command, which would write over it" in told
+    assert {one.read_text() for one in folder.iterdir()} == {"mine"}
+
+
+def test_all_that_is_written_into_a_folder_is_known(run, model):
+    from attnlimit.cli.boundary import MADE
+
+    read = ["--text", "t.txt", "--tokens", "24"]
+    run("analyze", model, *READ[:-2], "--out", "a")
+    run("explain", model, *read, "--out", "a")
+    Path("u.txt").write_text(Path("t.txt").read_text()[::-1])
+    task = ["--text", "u.txt", "--run", "a/run.json", "--keys", "4", "--seeds", "1", "--out", "a"]
+    run("downstream", model, *read, *task)
+    spec = Path(__file__).parents[2] / "examples" / "tiny.yaml"
+    run("sweep", spec, "--quick", "--workers", "1", "--out", "b")
+    made = {one.name for folder in ("a", "b") for one in Path(folder).iterdir() if one.is_file()}
+    assert made <= {*MADE}
+    assert {"run.json", "explain.html", "downstream.json", "report.html", "study.yaml"} <= made
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ MADE = (
     "unfinished-passes.safetensors",
 )  # fmt: skip
 """That commands write into a folder."""
+OF_STUDIES = ("sweep", "icl", "reproduce")
+"""Commands whose runs are of studies."""
 INTERRUPTED = (
     "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
 )
@@ -106,6 +108,11 @@ class Command(TyperCommand):
             else:
                 read += [(one.name, path) for path in there]
         for path in written:
+            other = "run.json" if self.name in OF_STUDIES else "store.sqlite"
+            if os.path.exists(os.path.join(path, other)):
+                raise InputError(
+                    f"{path} holds a run of another kind ({other}), whose report would be lost: name another folder with --out."
+                )
             if os.path.isdir(path):  # a run is added to; a model's folder holds nothing but the model
                 mine = [path, *(os.path.join(path, name) for name in MADE)]
                 theirs = [

@@ -266,7 +266,8 @@ def _measured(name: str, found: dict[str, Tensor]) -> bool:
     one, rest, seen = found[name], found["rest"], found["seen"][..., None]
     if name == "squares":
         one = one.where(rest[..., None] * found["share"] > 1, 0)  # nan: less than one key
-    most = {"share": 1.0, "rest": seen}.get(name, math.inf)
+    limits: dict[str, Tensor | float] = {"share": 1.0, "rest": seen}
+    most = torch.as_tensor(limits.get(name, math.inf))
     whole = not one.is_floating_point()
     return whole == (name == "passage") and bool(((one >= 0) & one.isfinite() & (one <= most)).all())
 

@@ -148,6 +148,13 @@ def test_files_too(refused, monkeypatch, words):
     assert "is a folder: give the name of a file" in refused(*words.split(), "a.png")
 
 
+def test_a_comparison_that_cannot_be_written_is_refused_before_the_work(run, refused, model, monkeypatch):
+    run("analyze", model, *READ, "--out", "a")
+    monkeypatch.setattr("attnlimit.models.see.load.load", pytest.fail)
+    Path("a/compare.json").mkdir()
+    assert "a/compare.json is a folder: give the name of a file" in refused("compare", "a")
+
+
 @pytest.mark.parametrize("name", ["run.json", "answer.safetensors", "heads.parquet", "link", "store.sqlite"])
 @pytest.mark.parametrize("words", ["budget --out {} {}", "report {1} --out {0}", "export {1} --out {0}"])
 def test_what_is_read_is_not_written_over(refused, words, name):
@@ -158,8 +165,76 @@ def test_what_is_read_is_not_written_over(refused, words, name):
         (run / one).write_text("mine")
     for source in (run, run / "run.json"):
         told = refused(*words.format(run / name, source).split())
-        assert f"{run / name} is read by this command, which would write over it: name another file" in told
+        assert f"{run / name} is read by this command, which would write over it: name another place" in told
     assert (run / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("sweep d/study.yaml --quick --out d", "study.yaml"),
+        ("icl d/study.yaml --out d", "study.yaml"),
+        ("analyze minilm --text d/run.json --out d", "run.json"),
+        ("analyze minilm --text t.txt --text d/writer.json --out d", "writer.json"),
+        ("explain minilm --text d/explain.html --out d", "explain.html"),
+        ("downstream minilm --text linked --out d", "downstream.json"),
+        ("analyze d --out d", ""),
+        ("analyze d --out d/../d", "../d"),
+    ],
+)
+def test_nor_what_lies_in_the_folder_that_is_written(refused, words, name):
+    folder = Path("d")
+    folder.mkdir()
+    for one in ("study.yaml", "run.json", "writer.json", "explain.html", "downstream.json"):
+        (folder / one).write_text("mine")
+    Path("linked").symlink_to("d/downstream.json")
+    told = refused(*words.split())
+    assert f"{folder}{f'/{name}' * bool(name)} is read by this command, which would write over it" in told
+    assert {one.read_text() for one in folder.iterdir()} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("words", "other"),
+    [
+        ("analyze minilm", "store.sqlite"),
+        ("explain minilm", "store.sqlite"),
+        ("downstream minilm", "store.sqlite"),
+        ("sweep a.yaml", "run.json"),
+        ("icl a.yaml", "run.json"),
+        ("reproduce all", "run.json"),
+    ],
+)
+def test_a_folder_holds_runs_of_one_kind(refused, words, other):
+    """The report of one is not the other's."""
+    Path("d").mkdir()
+    Path("d", other).write_text("mine")
+    told = refused(*words.split(), "--out", "d")
+    assert f"d holds a run of another kind ({other}), whose report would be lost: name another folder" in told
+
+
+def test_an_analysis_beside_a_summary_of_another_s_and_its_report_by_its_file(run, model):
+    Path("a").mkdir()
+    Path("a/summary.json").write_text("{}")
+    run("analyze", model, *READ, "--out", "a")
+    page = Path("a/report.html").read_text()
+    run("report", "a/run.json", "--out", "b.html")
+    assert Path("b.html").read_text() == page
+
+
+def test_all_that_is_written_into_a_folder_is_known(run, model):
+    from attnlimit.cli.boundary import MADE
+
+    read = ["--text", "t.txt", "--tokens", "24"]
+    run("analyze", model, *READ[:-2], "--out", "a")
+    run("explain", model, *read, "--out", "a")
+    Path("u.txt").write_text(Path("t.txt").read_text()[::-1])
+    task = ["--text", "u.txt", "--run", "a/run.json", "--keys", "4", "--seeds", "1", "--out", "a"]
+    run("downstream", model, *read, *task)
+    spec = Path(__file__).parents[2] / "examples" / "tiny.yaml"
+    run("sweep", spec, "--quick", "--workers", "1", "--out", "b")
+    made = {one.name for folder in ("a", "b") for one in Path(folder).iterdir() if one.is_file()}
+    assert made <= {*MADE}
+    assert {"run.json", "explain.html", "downstream.json", "report.html", "study.yaml"} <= made
 
 
 @pytest.fixture

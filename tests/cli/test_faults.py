@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,19 @@ def test_another_analysis_does_not_go_on_from_it(model, monkeypatch) -> None:
     Path("left/unfinished.safetensors").write_bytes(b"damaged")
     assert "Going on" not in analysed(model, "left")
     assert numbers("left") == numbers("a")
+
+
+def test_a_run_inside_the_model_s_folder_goes_on(model, tmp_path, monkeypatch) -> None:
+    """What it writes there does not make another model of it."""
+    inside = shutil.copytree(model, tmp_path / "model") / "run"
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as limited:
+        limited.setattr("attnlimit.models.analyse.run.write_table", full)
+        analysed(inside.parent, str(inside), code=2)
+    assert "Going on" in analysed(inside.parent, str(inside))
 
 
 def test_two_analyses_of_one_folder(model) -> None:

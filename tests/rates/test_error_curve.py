@@ -104,6 +104,8 @@ def test_record_and_pickle_give_it_back(given: dict[str, Any]) -> None:
     ("change", "message"),
     [
         ({"n": [1, 1]}, "must increase"),
+        ({"n": 3}, "n must be several, each a whole number, got 3"),
+        ({"n": None}, "n must be several, each a whole number, got None"),
         ({"n": [-1, 2]}, "whole numbers of at least 0"),
         ({"n": []}, "error has 2 entries along 'n', but n has 0"),
         ({"error": [1.0]}, "error has 1 entries along 'n', but n has 2"),

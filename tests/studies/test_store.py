@@ -297,6 +297,42 @@ def test_a_damaged_result_is_named(tmp_path):
     assert str(exported.value) == str(told.value)  # one piece of advice, whoever asks
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "about SET value = '{}'",
+        "about SET value = x'ff00'",
+        "points SET what = '[/]'",
+        "points SET what = '{\"value\": []}'",
+        "points SET what = CAST(x'ff' AS TEXT)",
+        "tasks SET first = '[/]'",
+        "sessions SET about = 'null'",
+    ],
+)
+def test_what_is_not_as_it_was_put_there_is_damaged(tmp_path, change):
+    run_study(probes(3), tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE {change}")
+    with pytest.raises(StoreError, match=r"store\.sqlite is damaged"), open_run(tmp_path) as run:
+        run.findings()
+
+
+def test_a_task_of_no_point_is_damage(tmp_path):
+    run_study(probes(3), tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection, connection:
+        connection.execute("UPDATE tasks SET point = point + 100")
+    with pytest.raises(StoreError, match=r"store\.sqlite is damaged"), open_run(tmp_path) as run:
+        export(run, tmp_path / "a.csv")
+
+
+def test_what_sqlite_quotes_may_be_no_text(tmp_path):
+    run_study(probes(3), tmp_path)
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE points", b"\xab\xabEATE TABLE points"))
+    with pytest.raises(StoreError, match=r"store\.sqlite is damaged"), open_run(tmp_path) as run:
+        run.findings()
+
+
 def test_other_words_of_the_disk(tmp_path):
     for text, words in (
         ("No space left on device", "the disk is full"),

@@ -28,6 +28,14 @@ RUN_FILES = (
     "run.json", "answer.safetensors", "heads.parquet", "compare.json", "explain.json", "verdict.json", "store.sqlite", "study.yaml",
 )  # fmt: skip
 """That hold a run: what is read of a folder."""
+MADE = (
+    *RUN_FILES, "machine.json", "summary.json", "results.parquet", "risks.csv", "report.html", "explain.html", "downstream.json", "lock",
+    "writer.json", "heatmap.png", "curves.png", "slopes.png", "answer.png", "downstream.png", "thirds.png", "unfinished.safetensors",
+    "unfinished-passes.safetensors",
+)  # fmt: skip
+"""That commands write into a folder."""
+OF_STUDIES = ("sweep", "icl", "reproduce")
+"""Commands whose runs are of studies."""
 INTERRUPTED = (
     "Interrupted. Run the same command again: it starts anew, or goes on where it keeps checkpoints."
 )
@@ -89,17 +97,34 @@ class Command(TyperCommand):
     """A command, which does not write over what it reads."""
 
     def invoke(self, ctx: Any) -> Any:
-        read: list[str] = []
+        read: list[tuple[str, str]] = []
         written: list[str] = []
         for one in self.params:
             given = ctx.params.get(one.name)
             paths = [str(part) for part in (given if isinstance(given, list | tuple) else [given]) if part]
-            (written if {"--out", "--plot"} & {*one.opts} else read).extend(filter(os.path.exists, paths))
-        for path in filter(os.path.isfile, written):
-            if any(os.path.samefile(path, file) for one in read for file in _files(one)):
+            there = [*filter(os.path.exists, paths)]
+            if {"--out", "--plot"} & {*one.opts}:
+                written += there
+            else:
+                read += [(one.name, path) for path in there]
+        for path in written:
+            other = "run.json" if self.name in OF_STUDIES else "store.sqlite"
+            if os.path.exists(os.path.join(path, other)):
                 raise InputError(
-                    f"{path} is read by this command, which would write over it: name another file."
+                    f"{path} holds a run of another kind ({other}), whose report would be lost: name another folder with --out."
                 )
+            if os.path.isdir(path):  # a run is added to; a model's folder holds nothing but the model
+                mine = [path, *(os.path.join(path, name) for name in MADE)]
+                theirs = [
+                    at for name, at in read if name == "model" or (name != "run" and os.path.isfile(at))
+                ]
+            else:
+                mine, theirs = [path], [file for _, at in read for file in _files(at)]
+            for file in filter(os.path.exists, mine):
+                if any(os.path.samefile(file, other) for other in theirs):
+                    raise InputError(
+                        f"{file} is read by this command, which would write over it: name another place to write to."
+                    )
         return super().invoke(ctx)
 
 

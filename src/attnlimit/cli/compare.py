@@ -11,6 +11,7 @@ import attnlimit as al
 from attnlimit.cli.common import AsJson, err, out, print_json, progress, share, table
 from attnlimit.cli.model_options import Device, Dtype, Seeds, Text, tell
 from attnlimit.errors import AttnlimitError, InputError, MissingExtra
+from attnlimit.files.records import can_write
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def compare(
 ) -> None:
     """The run's budgets beside other methods that read as many keys: what each does to the model's answer."""
     shares, found = _shares(keys), al.Run.load(run)
+    folder = run if run.is_dir() else run.parent
+    can_write(folder / "compare.json")
     given = al.documents(text or None)
     loaded = _model(found, model, device, dtype)
     if other := loaded.unlike(found.facts.model, found.facts.weights):
@@ -44,7 +47,6 @@ def compare(
         result = al.compare(
             loaded, found, given, keys=shares, windows=windows, seeds=range(seeds), progress=step
         )
-    folder = run if run.is_dir() else run.parent
     result.save(folder / "compare.json")
     try:
         save(result.plot(), folder / "compare.png")

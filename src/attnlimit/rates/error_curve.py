@@ -183,7 +183,7 @@ class ErrorCurve(Drawn):
         if not isinstance(record, Mapping) or not set(FIELDS) <= set(record) <= {*FIELDS, *OPTIONAL}:
             raise InputError(f"A curve has the fields {', '.join(FIELDS)}, got {shown(record)}.")
         arrays = {name: _numbers(value, name) for name, value in record.items() if name in ARRAYS}
-        return cls(**{**record, **arrays, "n": tuple(record["n"])})
+        return cls(**{**record, **arrays})
 
 
 def _checked(value: Any, name: str) -> Float[Tensor, " n"]:

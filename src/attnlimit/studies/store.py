@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from attnlimit.errors import InputError, StoreError
+from attnlimit.errors import AttnlimitError, InputError, StoreError
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Task, canonical
 
@@ -75,7 +75,7 @@ ADVICE = {
     "the run directory cannot be written. Give yourself the right to, or name another with --out": (
         "readonly", "Permission", "Read-only", "unable to open",
     ),
-    DAMAGED: ("malformed", "not a database"),
+    DAMAGED: ("malformed", "not a database", "decode"),
     f"{NAME} is in use by another program. Close it": ("locked",),
 }  # fmt: skip
 """What to do, by what is in the words of the disk or of SQLite."""
@@ -109,11 +109,13 @@ class Reader:
 
     def what(self, point: int) -> dict[str, Any]:
         """The resolved fields of a point."""
-        return json.loads(self.rows("SELECT what FROM points WHERE point = ?", point)[0][0])
+        with as_put(self.folder):
+            return json.loads(self.rows("SELECT what FROM points WHERE point = ?", point)[0][0])
 
     def sessions(self) -> list[Session]:
         rows = self.rows("SELECT about FROM sessions ORDER BY session")
-        return [SESSION.validate_json(about) for (about,) in rows]
+        with as_put(self.folder):
+            return [SESSION.validate_json(about) for (about,) in rows]
 
 
 class Store(Reader):
@@ -248,11 +250,22 @@ class Store(Reader):
 
 
 @contextmanager
+def as_put(folder: Path) -> Iterator[None]:
+    """What is taken from the store is as it was put there, or the store is damaged."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError) as problem:
+        if isinstance(problem, AttnlimitError):
+            raise
+        raise StoreError(f"{folder}: {DAMAGED} ({str(problem).splitlines()[0]}).") from problem
+
+
+@contextmanager
 def in_words(folder: Path) -> Iterator[None]:
     """What the disk and SQLite refuse, in plain words."""
     try:
         yield
-    except (sqlite3.DatabaseError, OSError) as problem:
+    except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as problem:  # SQLite quotes what it refuses
         if isinstance(problem, StoreError):
             raise
         text = str(problem)

@@ -23,7 +23,7 @@ from attnlimit.numerics.words import counted
 from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Study
-from attnlimit.studies.store import NAME, Reader, in_words, version
+from attnlimit.studies.store import NAME, Reader, as_put, in_words, version
 from attnlimit.studies.work import unpack
 
 
@@ -90,7 +90,8 @@ class StudyRun(Reader):
         found = self.rows("SELECT value FROM about WHERE key = 'study'")
         if not found:
             raise InputError(f"{folder} holds a run that never started: run its specification again.")
-        self.study = Study.model_validate_json(found[0][0])
+        with as_put(folder):
+            self.study = Study.model_validate_json(found[0][0])
 
     @property
     def state(self) -> State:
@@ -111,8 +112,9 @@ class StudyRun(Reader):
         )
 
     def points(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for point, what in self.connection.execute("SELECT point, what FROM points ORDER BY point"):
-            yield point, json.loads(what)
+        with in_words(self.folder), as_put(self.folder):
+            for point, what in self.connection.execute("SELECT point, what FROM points ORDER BY point"):
+                yield point, json.loads(what)
 
     @property
     def paths(self) -> list[str]:
@@ -126,7 +128,8 @@ class StudyRun(Reader):
             parts = [result for *_, result in self.results(index)]
             if parts:
                 varies = {path: value_at(what, path) for path in self.paths}
-                asked = known.model_validate(what)
+                with as_put(self.folder):
+                    asked = known.model_validate(what)
                 points.append(Point(index, varies, asked, known.result.joined(parts)))
         return points
 
@@ -136,8 +139,9 @@ class StudyRun(Reader):
         query = (
             f"SELECT point, first, result FROM tasks JOIN results USING (id) {chosen} ORDER BY point, first"
         )
-        for index, first, result in self.connection.execute(query, () if point is None else (point,)):
-            yield index, first, unpack(kind(self.study.kind), result)
+        with in_words(self.folder), as_put(self.folder):
+            for index, first, result in self.connection.execute(query, () if point is None else (point,)):
+                yield int(index), int(first), unpack(kind(self.study.kind), result)
 
     def failures(self) -> list[Failure]:
         """Every attempt that failed, of tasks of the present study."""

@@ -51,7 +51,8 @@ def answer() -> Answer:
         number = rest.sum(-1)
         width = (number * part.square().sum(-1) - part.sum(-1).square()).clamp_min(0).sqrt()
         inside = weight * kept
-        alone = ((inside @ seen.values)[..., 0] / inside.sum(-1) - (weight @ seen.values)[:, 0]).square()
+        mean = (inside @ seen.values)[..., 0] / inside.sum(-1).clamp_min(1e-30)  # as analyses have it
+        alone = (mean - (weight @ seen.values)[:, 0]).square()
         found = (nested_squares(seen, kept, share), alone.T, number.T, width.T, (~seen.hidden).sum(1))
         for listed, one in zip(parts, found, strict=True):
             listed.append(one.float())
@@ -424,3 +425,27 @@ class TestFile:
             safetensors.save_file(arrays, path, {"unit": "nats", "group": group})
             with pytest.raises(InputError, match="of another version, or was edited"):
                 Answer.load(path)
+
+    @pytest.mark.parametrize("name", module.ARRAYS)
+    @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, "type"])
+    def test_numbers_that_were_not_measured(self, answer, name, wrong):
+        """One nan among them makes every head read all its keys, for a predicted error of 0."""
+        path, ones = Path("answer.safetensors"), torch.ones(3, 2, 2, dtype=torch.float64)
+        arrays = {one: getattr(answer, one).clone() for one in module.ARRAYS} | {"trials": ones}
+        safetensors.save_file(arrays, path, {"unit": "nats", "group": "1"})
+        Answer.load(path)
+        if wrong == "type" or (name == "passage" and wrong != -1):
+            arrays[name] = arrays[name].double() if name == "passage" else arrays[name].long()
+        else:
+            arrays[name].view(-1)[0] = wrong
+        safetensors.save_file(arrays, path, {"unit": "nats", "group": "1"})
+        with pytest.raises(InputError, match="of another version, or was edited"):
+            Answer.load(path)
+
+    @pytest.mark.parametrize(("name", "large"), [("share", 1.5), ("rest", 1e6)])
+    def test_numbers_that_are_too_large(self, answer, name, large):
+        arrays = {one: getattr(answer, one).clone() for one in module.ARRAYS}
+        arrays[name].view(-1)[0] = large
+        safetensors.save_file(arrays, "a.safetensors", {"unit": "nats", "group": "1"})
+        with pytest.raises(InputError, match="of another version, or was edited"):
+            Answer.load(Path("a.safetensors"))

@@ -55,7 +55,8 @@ def key_of(loaded: Loaded, *determined_by: object) -> str:
             total.update(one.detach().contiguous().flatten().view(torch.uint8).cpu().numpy())
     folder = Path(loaded.name)
     if folder.is_dir():
-        facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir()]
+        files = filter(Path.is_file, folder.iterdir())  # what is written may be a folder among them
+        facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         total.update(repr(sorted(facts)).encode())
     return total.hexdigest()
 

@@ -242,7 +242,8 @@ class Answer:
                 f"{path} cannot be read, so nothing is known of the model's answer: analyse again."
             ) from problem
         group, ends = known.get("group", ""), [found[name].ndim for name in ("seen", "share", "trials")]
-        if not re.fullmatch("[1-9][0-9]{0,8}", group) or ends != [3, 1, 3] or _misfits(found):
+        fits = re.fullmatch("[1-9][0-9]{0,8}", group) and ends == [3, 1, 3] and not _misfits(found)
+        if not fits or not all(_measured(name, found) for name in ARRAYS):
             raise InputError(f"{path} is of another version, or was edited: analyse again.")
         return cls(known.get("unit", ""), **found, group=int(group))
 
@@ -258,6 +259,17 @@ def _misfits(found: dict[str, Tensor]) -> bool:
         "passage": places[-1:], "weight": places[-1:], "trials": (len(found["trials"]), 2, found["trials"].shape[-1]),
     }  # fmt: skip
     return 0 in shapes["squares"] or any(tuple(found[name].shape) != shape for name, shape in shapes.items())
+
+
+def _measured(name: str, found: dict[str, Tensor]) -> bool:
+    """Whether its numbers can have been measured: finite, not negative, shares below 1, and no fewer keys seen than left to draw."""
+    one, rest, seen = found[name], found["rest"], found["seen"][..., None]
+    if name == "squares":
+        one = one.where(rest[..., None] * found["share"] > 1, 0)  # nan: less than one key
+    limits: dict[str, Tensor | float] = {"share": 1.0, "rest": seen}
+    most = torch.as_tensor(limits.get(name, math.inf))
+    whole = not one.is_floating_point()
+    return whole == (name == "passage") and bool(((one >= 0) & one.isfinite() & (one <= most)).all())
 
 
 @dataclass(frozen=True, eq=False)

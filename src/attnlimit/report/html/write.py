@@ -19,8 +19,8 @@ from attnlimit.report.html.page import Page, page
 def write_report(folder: str | Path, file: str | Path | None = None) -> Path:
     """Write the report of the run in `folder`, a study's or a model's, by default as report.html beside its files."""
     folder = Path(folder)
-    beside = (folder if folder.is_dir() else folder.parent) / "report.html"
-    target = beside if file is None else Path(file)
+    folder = folder.parent if folder.is_file() else folder
+    target = folder / "report.html" if file is None else Path(file)
     return write_text(target, page(report_page(folder)))
 
 
@@ -32,7 +32,7 @@ def report_page(folder: Path) -> Page:
 
         with open_run(folder) as study:
             return study_page(study.findings())
-    if (folder / "summary.json").is_file():
+    if (folder / "summary.json").is_file() and not (folder / "run.json").exists():
         raise InputError(
             f"{folder} is no run of a study: there is no store.sqlite beside its summary.json. In-context runs of before are not read; "
             "run them again as a study, e.g. attnlimit icl examples/icl-risk.yaml."

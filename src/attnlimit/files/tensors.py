@@ -46,7 +46,7 @@ def _seal(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
     total = hashlib.sha256(json.dumps(sorted(header.items())).encode())
     for name, one in sorted(tensors.items()):
         total.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
-        total.update(one.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+        total.update(one.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from attnlimit.errors import CannotWrite, InputError
 from attnlimit.files.records import can_write, finite, replacing, write_json, write_table
-from attnlimit.files.tensors import write_tensors
+from attnlimit.files.tensors import read_tensors, write_tensors
 from attnlimit.report.figures.style import axes, save
 
 
@@ -133,3 +134,32 @@ def test_tables_are_the_same_as_csv_and_parquet():
     assert [row["x"] for row in read] == ["1", "0.1", ""]
     same = pq.read_table("a.parquet").to_pydict()
     assert same == {"n": [1, 2, 3], "x": [1.0, 0.1, None], "w": ["a", "3", "b"], "more": [None, True, None]}
+
+
+def test_no_bit_of_tensors_can_change_unseen():
+    """Every byte of the file is tried, one of its bits after the other; a file without a seal, as others write it, is read."""
+    path, tensors, header = (
+        Path("a.safetensors"),
+        {"a": torch.arange(3.0), "b": torch.tensor(True)},
+        {"of": "it"},
+    )
+    write_tensors(path, tensors, header)
+    assert [one.name for one in Path.cwd().iterdir()] == ["a.safetensors"]
+    assert path.stat().st_mode == write_json("b.json", {}).stat().st_mode
+    data, refused = path.read_bytes(), 0
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        try:
+            found, words = read_tensors(path)
+        except InputError:
+            refused += 1
+            continue
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], one) for name, one in tensors.items())
+        assert words.items() >= header.items()
+    assert refused > len(data) - 20  # but for the name of the seal, and blanks
+    path.write_bytes(data[:-1] + b"\0")
+    with pytest.raises(InputError, match=r"it is damaged, its bytes are not those that were written"):
+        read_tensors(path)
+    save_file(tensors, path, header)
+    assert read_tensors(path)[1] == header

@@ -160,6 +160,15 @@ def test_an_orphaned_worker_ends_by_itself():
     pool._workers = []
 
 
+def test_a_worker_that_is_orphaned_as_it_starts_says_nothing(capfd):
+    pool = Processes(2)
+    for worker in pool._workers:
+        worker.connection.close()
+    assert [worker.process.wait(60) for worker in pool._workers] == [0, 0]
+    assert capfd.readouterr() == ("", "")
+    pool._workers = []
+
+
 def study_task(seconds: float) -> bytes:
     from attnlimit.studies.spec import Task
 

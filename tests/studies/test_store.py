@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import random
 import re
 import resource
 import signal
@@ -21,7 +23,7 @@ from attnlimit.errors import InputError
 from attnlimit.files.lock import holder, locked
 from attnlimit.studies import RunLocked, StoreError, export, find_runs, open_run, run_study, study_from
 from attnlimit.studies.store import TABLES, Store, in_words
-from attnlimit.studies.view import columns, replacing, rows
+from attnlimit.studies.view import columns, replacing, rows, summary
 
 
 def probes(count: int = 5, **fields):
@@ -331,6 +333,57 @@ def test_what_sqlite_quotes_may_be_no_text(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE points", b"\xab\xabEATE TABLE points"))
     with pytest.raises(StoreError, match=r"store\.sqlite is damaged"), open_run(tmp_path) as run:
         run.findings()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("about SET value = replace(value, '\"seed\": 0', '\"seed\": 1')", "the study is not the one that was run"),
+        ("points SET what = replace(what, '2', '3')", "a task is not the one that was planned"),
+        ("tasks SET first = 7", "a task is not the one that was planned"),
+        ("points SET what = '{' WHERE point = 2", r"if another attnlimit wrote it, read it with that one"),
+        ("sessions SET about = '{}'", r"if another attnlimit wrote it, read it with that one"),
+    ],
+)  # fmt: skip
+def test_what_was_planned_is_what_is_read(tmp_path, change, words):
+    """A store without a seal, as before there were any, is read as it is."""
+    run_study(probes(3), tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE {change}")
+    with pytest.raises(StoreError, match=rf"store\.sqlite is damaged.*{words}"), open_run(tmp_path) as run:
+        run.findings()
+    if "not the one" in words:
+        with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection, connection:
+            connection.execute("DELETE FROM about WHERE key != 'study'")
+        with open_run(tmp_path) as run:
+            assert run.findings().done == 3
+
+
+def test_no_bit_of_a_store_can_change_unseen(tmp_path):
+    """One bit of a store in 120 places, drawn once: those who read it find what is there, or less of it, or are told, and a resumed run ends
+    as the first did, or is told."""
+    study, kept, chance = probes(6, replicates=4, chunk=2), tmp_path / "kept", random.Random(3)
+    run_study(study, kept)
+
+    def told(folder: Path) -> dict[str, object]:
+        with open_run(folder) as run:
+            return {**summary(run.findings()), "sessions": None}
+
+    whole, data, refused = told(kept), (kept / "store.sqlite").read_bytes(), 0
+    for turn in range(120):
+        place, folder = chance.randrange(len(data)), tmp_path / str(turn)
+        folder.mkdir()
+        flipped = data[place] ^ 1 << chance.randrange(8)
+        (folder / "store.sqlite").write_bytes(data[:place] + bytes([flipped]) + data[place + 1 :])
+        with contextlib.suppress(StoreError):
+            found = told(folder)
+            assert found == whole or found["done"] < whole["done"], place
+        try:
+            run_study(study, folder)
+            assert told(folder) == whole, place
+        except StoreError:
+            refused += 1
+    assert 0 < refused < 60
 
 
 def test_other_words_of_the_disk(tmp_path):

@@ -53,8 +53,8 @@ def read_checkpoint(path: Path, plan: dict[str, Any]) -> tuple[int, dict[str, Te
         raise InputError(
             f"{path} is not a checkpoint of icl.train: {problem} Delete it to start anew."
         ) from problem
-    if header["schema"] != SCHEMA:
-        raise InputError(f"{path} has schema {header['schema']!r}, but this version reads {SCHEMA!r}.")
+    if header.get("schema") != SCHEMA:
+        raise InputError(f"{path} has schema {header.get('schema')!r}, but this version reads {SCHEMA!r}.")
     now = json.loads(json.dumps(plan))
     for name in sorted(now.keys() | before.keys()):
         if now.get(name) != before.get(name):

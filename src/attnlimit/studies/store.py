@@ -6,20 +6,22 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
 
-from attnlimit.errors import AttnlimitError, InputError, StoreError
+from attnlimit.errors import InputError, StoreError
+from attnlimit.studies.kind import kind
 from attnlimit.studies.machine import Session
 from attnlimit.studies.spec import Task, canonical
 
 VERSION = 4
-"""Of the tables and of the form of the results in them."""
+"""Of the tables, of the form of the results in them, and of what the identities of tasks are made from."""
 TABLES = """
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     -- what the present specification asks for
@@ -63,6 +65,11 @@ def create(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
+def seal(study: str) -> str:
+    """What a study is known by; points and tasks are by the identities of tasks, and results have checksums."""
+    return sha256(study.encode()).hexdigest()
+
+
 NAME = "store.sqlite"
 SYNC_SECONDS = 0.05
 """Results wait at most so long for the disk. Until then they survive any crash but one of the whole machine."""
@@ -92,6 +99,9 @@ class Waiting(NamedTuple):
     replicates: int
 
 
+T = TypeVar("T")
+
+
 class Reader:
     """What is asked of a store by those who write it and those who read it."""
 
@@ -107,15 +117,29 @@ class Reader:
         total = self.rows("SELECT count(*) FROM tasks")[0][0]
         return self.rows("SELECT count(*) FROM tasks JOIN results USING (id)")[0][0], total
 
+    def refuse_damaged(self, check: str) -> None:
+        """Let SQLite look at its pages, or at the order of rows and indexes too."""
+        found = self.rows(f"PRAGMA {check}")[0][0]
+        if found != "ok":
+            raise StoreError(f"{self.folder}: {DAMAGED} ({found}).")
+
+    def read(self, build: Callable[[Any], T], what: object) -> T:
+        """What stands there, which may be damaged or of another attnlimit."""
+        try:
+            return build(what)
+        except (LookupError, TypeError, ValueError) as problem:
+            raise StoreError(
+                f"{self.folder}: {DAMAGED}; if another attnlimit wrote it, read it with that one ({str(problem).splitlines()[0]})."
+            ) from problem
+
     def what(self, point: int) -> dict[str, Any]:
         """The resolved fields of a point."""
-        with as_put(self.folder):
-            return json.loads(self.rows("SELECT what FROM points WHERE point = ?", point)[0][0])
+        found = self.rows("SELECT what FROM points WHERE point = ?", point)
+        return self.read(lambda rows: json.loads(rows[0][0]), found)
 
     def sessions(self) -> list[Session]:
         rows = self.rows("SELECT about FROM sessions ORDER BY session")
-        with as_put(self.folder):
-            return [SESSION.validate_json(about) for (about,) in rows]
+        return [self.read(SESSION.validate_json, about) for (about,) in rows]
 
 
 class Store(Reader):
@@ -137,11 +161,10 @@ class Store(Reader):
         wal = self.connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal"
         # In WAL mode the file is flushed by `sync`, many commits at once; elsewhere by every commit.
         self.connection.execute(f"PRAGMA synchronous = {'NORMAL' if wal else 'FULL'}")
-        found = self.connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise StoreError(f"{folder}: {DAMAGED} ({found}).")
+        self.refuse_damaged("quick_check(1)")
         if version(self.connection, str(folder)) == 0:
             create(self.connection)
+        self.refuse_damaged("integrity_check(results)")  # all else is planned anew
         self._wal = os.open(f"{self.path}-wal", os.O_RDWR) if wal else None
 
     @contextmanager
@@ -170,10 +193,9 @@ class Store(Reader):
         with self._whole():
             for table in ("points", "tasks"):
                 self.connection.execute(f"DELETE FROM {table}")
-            self.connection.execute(
-                "INSERT OR REPLACE INTO about VALUES ('study', ?)",
-                [json.dumps(study)],  # the grid's order counts
-            )
+            told = json.dumps(study)  # the grid's order counts
+            sealed = {"study": told, "seal": seal(told), "version": str(kind(study["kind"]).version)}
+            self.connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", sealed.items())
             for point, (what, tasks) in enumerate(points):
                 self.connection.execute("INSERT INTO points VALUES (?, ?)", [point, canonical(what).decode()])
                 self._append(point, ((turn * total + point + 1, task) for turn, task in enumerate(tasks)))
@@ -250,22 +272,11 @@ class Store(Reader):
 
 
 @contextmanager
-def as_put(folder: Path) -> Iterator[None]:
-    """What is taken from the store is as it was put there, or the store is damaged."""
-    try:
-        yield
-    except (ValueError, TypeError, LookupError) as problem:
-        if isinstance(problem, AttnlimitError):
-            raise
-        raise StoreError(f"{folder}: {DAMAGED} ({str(problem).splitlines()[0]}).") from problem
-
-
-@contextmanager
 def in_words(folder: Path) -> Iterator[None]:
     """What the disk and SQLite refuse, in plain words."""
     try:
         yield
-    except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as problem:  # SQLite quotes what it refuses
+    except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as problem:
         if isinstance(problem, StoreError):
             raise
         text = str(problem)

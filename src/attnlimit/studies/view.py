@@ -9,21 +9,22 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from attnlimit.errors import InputError
+from attnlimit.errors import InputError, StoreError
 from attnlimit.files.lock import holder
 from attnlimit.files.records import finite, parquet, replacing, write_json, write_text
 from attnlimit.numerics.words import counted
 from attnlimit.studies.kind import Cell, Point, Result, kind
 from attnlimit.studies.machine import Session
-from attnlimit.studies.spec import Study
-from attnlimit.studies.store import NAME, Reader, as_put, in_words, version
+from attnlimit.studies.spec import Study, task
+from attnlimit.studies.store import DAMAGED, NAME, Reader, in_words, seal, version
 from attnlimit.studies.work import unpack
 
 
@@ -87,11 +88,13 @@ class StudyRun(Reader):
 
     def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
         self.folder, self.connection = folder, connection
-        found = self.rows("SELECT value FROM about WHERE key = 'study'")
-        if not found:
+        about = dict(self.rows("SELECT key, value FROM about"))
+        if "study" not in about:
             raise InputError(f"{folder} holds a run that never started: run its specification again.")
-        with as_put(folder):
-            self.study = Study.model_validate_json(found[0][0])
+        if about.get("seal") not in (None, seal(str(about["study"]))):
+            raise StoreError(f"{folder}: {DAMAGED} (the study is not the one that was run).")
+        self.study = self.read(Study.model_validate_json, about["study"])
+        self._version = self.read(int, about["version"]) if "version" in about else None
 
     @property
     def state(self) -> State:
@@ -112,9 +115,9 @@ class StudyRun(Reader):
         )
 
     def points(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        with in_words(self.folder), as_put(self.folder):
-            for point, what in self.connection.execute("SELECT point, what FROM points ORDER BY point"):
-                yield point, json.loads(what)
+        self.refuse_damaged("integrity_check(1)")
+        for point, what in self.connection.execute("SELECT point, what FROM points ORDER BY point"):
+            yield point, self.read(json.loads, what)
 
     @property
     def paths(self) -> list[str]:
@@ -128,20 +131,27 @@ class StudyRun(Reader):
             parts = [result for *_, result in self.results(index)]
             if parts:
                 varies = {path: value_at(what, path) for path in self.paths}
-                with as_put(self.folder):
-                    asked = known.model_validate(what)
+                asked = self.read(known.model_validate, what)
                 points.append(Point(index, varies, asked, known.result.joined(parts)))
         return points
 
     def results(self, point: int | None = None) -> Iterator[tuple[int, int, Result]]:
         """(point, first replicate, result) of every finished task, or of those of one point."""
         chosen = "" if point is None else "WHERE point = ?"
-        query = (
-            f"SELECT point, first, result FROM tasks JOIN results USING (id) {chosen} ORDER BY point, first"
-        )
-        with in_words(self.folder), as_put(self.folder):
-            for index, first, result in self.connection.execute(query, () if point is None else (point,)):
-                yield int(index), int(first), unpack(kind(self.study.kind), result)
+        query = f"SELECT id, point, first, count, result FROM tasks JOIN results USING (id) {chosen} ORDER BY point, first"
+        what = lru_cache(maxsize=1)(self.what)
+        for id, index, first, count, result in self.connection.execute(
+            query, () if point is None else (point,)
+        ):
+            first, count = self.read(int, first), self.read(int, count)
+            self._check(id, what(index), first, count)
+            yield index, first, unpack(kind(self.study.kind), result)
+
+    def _check(self, id: bytes, what: dict[str, Any], first: int, count: int) -> None:
+        """That it is the identity of this task, as the attnlimit that planned it makes it; stores without a seal do not tell."""
+        study, version = self.study, self._version
+        if version is not None and id != replace(task(study, what, first, count), version=version).id:
+            raise StoreError(f"{self.folder}: {DAMAGED} (a task is not the one that was planned).")
 
     def failures(self) -> list[Failure]:
         """Every attempt that failed, of tasks of the present study."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors import safe_open
 
 from attnlimit.errors import InputError, MissingExtra, ModelNotSupported
 from attnlimit.models import check_model, load, observe, packaged_bert, packaged_smollm
@@ -200,6 +201,35 @@ def test_without_network_the_hub_id_and_the_way_out_are_named(offline) -> None:
         InputError, match=r"'nobody/nothing' cannot be had .*no network.*pass the path.*minilm"
     ):
         load("nobody/nothing")
+
+
+@pytest.mark.parametrize(
+    "place", ["../secret/x.safetensors", "/etc/x.safetensors", "..\\x.safetensors", "a/x.safetensors"]
+)
+def test_an_index_names_files_of_its_folder_only(bert, place) -> None:
+    folder = Path("parts")
+    shutil.copytree(bert, folder)
+    index = folder / "model.safetensors.index.json"
+    (folder / "model.safetensors").rename(folder / "part.safetensors")
+    with safe_open(folder / "part.safetensors", "pt") as file:
+        keys = list(file.keys())
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(keys, "part.safetensors")}))
+    load(folder)
+    index.write_text(
+        json.dumps(
+            {"metadata": {}, "weight_map": {**dict.fromkeys(keys, "part.safetensors"), keys[0]: place}}
+        )
+    )
+    with pytest.raises(
+        InputError, match=r"outside the model's folder, which is not read: put them beside it"
+    ):
+        load(folder)
+    for damaged in ("{", "[]", "{}", '{"weight_map": {"a": 3}}', "[" * 100_000):
+        index.write_text(damaged)
+        with pytest.raises(
+            InputError, match=r"index\.json cannot be read as a list of the files .*it is damaged\. Copy"
+        ):
+            load(folder)
 
 
 def test_pickled_weights_are_refused(bert) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from attnlimit.errors import InputError, MissingExtra
@@ -101,6 +102,8 @@ def _check_folder(folder: Path) -> None:
         raise InputError(
             f"{folder} has no config.json, so it is not a model folder as transformers saves it."
         )
+    for index in folder.glob("*.safetensors.index.json"):
+        _check_index(index)
     if any(folder.glob("*.safetensors")):
         return
     pickled = sorted(file.name for pattern in PICKLED for file in folder.glob(pattern))
@@ -110,3 +113,20 @@ def _check_folder(folder: Path) -> None:
             "they are refused. Convert them once with model.save_pretrained(folder) on a machine you trust."
         )
     raise InputError(f"{folder} has no weights: model.safetensors is missing. Copy the whole model folder.")
+
+
+def _check_index(path: Path) -> None:
+    """Weights in parts lie in the folder itself: an index of a stranger names no other file of this machine."""
+    try:
+        names = list(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+        outside = [name for name in names if PureWindowsPath(name).name != name]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise InputError(
+            f"{path} cannot be read as a list of the files that hold the weights ({problem!r:.80}): it is damaged. Copy the whole "
+            "model folder again."
+        ) from problem
+    if outside:
+        raise InputError(
+            f"{path} says that weights lie in {outside[0]!r}, outside the model's folder, which is not read: put them beside it, and name "
+            "them there."
+        )

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection, wait
@@ -90,9 +91,10 @@ def serve(end: int) -> None:
     pipe: Connection = getattr(connection, kind)(end)
     tasks: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
-    pipe.send(None)  # it is ready
-    while True:
-        pipe.send(work(*tasks.get()))
+    with suppress(OSError):  # the coordinator has gone
+        pipe.send(None)  # it is ready
+        while True:
+            pipe.send(work(*tasks.get()))
 
 
 def _receive(pipe: Connection, tasks: SimpleQueue[tuple[int, bytes]]) -> None:

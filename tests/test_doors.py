@@ -158,12 +158,38 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: al.error_covariance(HEAD, TOKENS, 4, X).along(X), r"direction must be one vector with 2 entries, one for each output, got shape \(1, 2\)"),
         (lambda: al.mean_output_error(HEAD, LAW, 4, LAW.sample(65, generator=0).tokens), "takes at most 64 different queries, got 65: all pairs"),
         (lambda: al.heavy_tails(al.Head([[1.0]]), al.Laplace(1), [7e299], [10]), "Laplace.tail needs more memory than there is"),
+        (lambda: al.exact_error(HEAD, LAW, b"ab", X), "n must be .*, got b'ab'"),
+        (lambda: al.stream(HEAD, torch.eye(2).to_sparse(), X), "tokens must be a dense tensor, got a sparse_coo tensor"),
+        (lambda: al.stream(HEAD, [torch.eye(2).to_sparse()], X), "A block must be a dense tensor, got a sparse_coo tensor"),
+        (lambda: al.error_law(HEAD, TOKENS, 5, X[0], X[0], positions=torch.eye(2).to_sparse()), "positions must be a dense tensor, got a sparse_coo tensor"),
+        (lambda: al.exponents(torch.eye(2).to_sparse()), "The horizon must be a number of at least 0, got a sparse_coo tensor"),
+        (lambda: al.error_law(HEAD, LAW, 5, [1e308, 1e308], X[0]), "The scores of a query spread by inf standard deviations"),
+        (lambda: al.two_query_covariance(HEAD, TOKENS, 4, [1e308, 1e308], X[0]), "The scores of a query spread over inf, and the grids of two queries are made up to 4,000"),
+        (lambda: al.two_query_covariance(HEAD.scaled(1e5), TOKENS, 4, X[0], X[0]), "The scores of a query spread over .*, and the grids of two queries"),
+        (lambda: bounds.mean_square(HEAD, al.Empirical([[1e200, 0.0], [-1e200, 0.0]]), X, 9), r"mean_square leaves the range of floating point \(.*\): some argument"),
+        (lambda: al.ErrorCurve((4, 8), torch.ones(2).double(), scale=float("nan")), "scale of a curve must be finite and at least 0, got nan"),
+        (lambda: al.ErrorCurve((4, 8), torch.ones(2).double(), rows=torch.full((3, 2), torch.nan)), "rows of a curve must be finite and at least 0"),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_numbers_beyond_the_range_are_refused(call, message):
     with pytest.raises(al.AttnlimitError, match=message):
         call()
+
+
+def test_curves_of_heads_that_are_trained_are_those_of_others():
+    A = torch.eye(2).double()
+    want, got = (
+        al.curve(al.Head(one), al.Sphere(2), [4, 8]).error for one in (A, A.clone().requires_grad_())
+    )
+    assert torch.equal(got, want)
+
+
+def test_sizes_of_zero_have_a_uniform_bound():
+    """Tokens or values that are all alike have no error, which any bound is above."""
+    for head, law in ((HEAD, al.Gaussian(cov=0.0, dim=2)), (al.Head(HEAD.A, [[0.0, 0.0]]), LAW)):
+        bound = bounds.uniform(head, law, 1.0, [100], 0.1).value
+        assert bool((bound >= 0).all() and (bound < 1e-9).all())
 
 
 def test_nan_that_means_something_is_given_back():

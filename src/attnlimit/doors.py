@@ -38,7 +38,7 @@ from jaxtyping import AbstractArray
 from torch import Tensor
 
 from attnlimit.errors import AttnlimitError, InputError, TooLarge
-from attnlimit.inputs import as_device, as_number, is_dense, shown
+from attnlimit.inputs import as_device, as_number, as_readable, is_dense, shown
 
 T = TypeVar("T")
 NO: Any = object()
@@ -153,7 +153,7 @@ def _explained(function: Any, problem: Exception) -> AttnlimitError | None:
         return InputError(
             f"{what} needs derivatives, which inference mode forbids ({told}): use torch.no_grad() instead."
         )
-    if isinstance(problem, ArithmeticError):
+    if isinstance(problem, ArithmeticError) or "non-finite values" in str(problem):
         why = "some argument is too large or too small for it; use moderate ones."
         return InputError(f"{what} leaves the range of floating point ({told}): {why}")
     if re.search("same dtype|scalar type", str(problem)):
@@ -179,7 +179,7 @@ def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
         ) from problem
     if found is NO:
         raise InputError(f"{name} must be {check.what}, got {shown(value)}.{check.do and ' ' + check.do}")
-    return found
+    return as_readable(found, name)
 
 
 def _has_nan(found: Any) -> bool:

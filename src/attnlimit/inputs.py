@@ -31,11 +31,7 @@ def as_float(
     if isinstance(value, np.ndarray):
         value = from_numpy(value, name).to(device)
     if isinstance(value, Tensor):
-        if not is_dense(value) and not value.is_meta:
-            raise InputError(
-                f"{name} must be a dense tensor, got {shown(value)}: make it one, e.g. x.to_dense()."
-            )
-        tensor = widened(value)
+        tensor = widened(as_readable(value, name))
         if not tensor.is_floating_point():
             raise InputError(
                 f"{name} must be floating point, got {tensor.dtype}: "
@@ -88,6 +84,15 @@ def is_dense(value: object) -> bool:
     return not isinstance(value, Tensor) or not (
         value.layout != torch.strided or value.is_nested or value.is_quantized or value.is_meta
     )
+
+
+def as_readable(value: T, name: str) -> T:
+    """The same, if it is no tensor whose numbers cannot be read; those on meta are told apart where they are used."""
+    if not is_dense(value) and not getattr(value, "is_meta", False):
+        raise InputError(
+            f"{name} must be a dense tensor, got {shown(value)}: make it one, e.g. x.to_dense()."
+        )
+    return value
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -147,7 +152,7 @@ def as_counts(n: object, name: str = "n", check: Callable[..., int] = as_count) 
     """One or several whole numbers ≥ 1."""
     if isinstance(n, Tensor | np.ndarray) and is_dense(n):
         n = n.tolist()
-    values = list(n) if isinstance(n, Sequence | range) and not isinstance(n, str) else [n]
+    values = list(n) if isinstance(n, Sequence) and not isinstance(n, str | bytes | bytearray) else [n]
     if not values:
         raise InputError(f"{name} is empty: give at least one number of tokens.")
     return [check(one, name) for one in values]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations, product
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -202,3 +204,46 @@ def test_strata_of_scores_have_equal_numbers() -> None:
     assert sorted({strata.count(h) for h in range(8)}) == [12, 13]
     assert spread == (0.0,) * 8
     assert float(scores[torch.tensor(strata) == 0].max()) <= float(scores[torch.tensor(strata) == 1].min())
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1.0, 1.0, 1e-20), (3e-16, 1.4662e-63, 7e-113), (1.0, 0.7, 0.7, 1e-17, 1e-200)]
+)
+def test_chances_of_sizes_far_apart(sizes):
+    """Against exact fractions: what is left after the surely drawn keys, shared out by size."""
+    for n in range(1, len(sizes)):
+        exact = [Fraction(size) for size in sizes]
+        sure = next(k for k in range(n) if (n - k) * exact[k] <= sum(exact[k:]))
+        want = [1.0] * sure + [float((n - sure) * one / sum(exact[sure:])) for one in exact[sure:]]
+        got = chances_of(torch.tensor(sizes, **F64), float(n))
+        torch.testing.assert_close(got, torch.tensor(want, **F64), rtol=1e-12, atol=0)
+        (places,) = Chances(sizes).places(len(sizes), [n], torch.Generator().manual_seed(0))
+        assert len(places) >= 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0, 20.0])
+def test_the_best_design_where_one_key_has_nearly_all_the_attention(scale):
+    """It hardly differs from the limit then, and is to be read all the same: sizes w‖v − Γ‖ by 60 digits."""
+    keys, values = [[1.0, 0.0], [0.3, 0.2], [-0.2, 1.0]], [[1.3, 0.7], [-0.4, 2.0], [0.5, -1.1]]
+    with mpmath.workdps(60):
+        w = [mpmath.e ** (scale * (mpmath.mpf(key[0]) + mpmath.mpf(key[1]) / 8)) for key in keys]
+        limit = [sum(a * v[c] for a, v in zip(w, values, strict=True)) / sum(w) for c in (0, 1)]
+        size = [a * mpmath.hypot(v[0] - limit[0], v[1] - limit[1]) for a, v in zip(w, values, strict=True)]
+        sizes = tuple(float(one / max(size)) for one in size)
+    head, law, x = al.Head(scale * torch.eye(2, **F64)), al.Empirical(keys, values), [[1.0, 0.125]]
+    found = al.design_errors(head, law, [1, 2], x)
+    want = al.exact_error(head, law, [1, 2], x, sampling=Sampling(draw=Chances(sizes), weight="rest"))
+    torch.testing.assert_close(found.best, want.mean_square, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("scale", [300.0, 1000.0])
+def test_designs_of_scores_hundreds_apart(scale):
+    """Whoever reads the heaviest key has no error; beside a kept key of all the weight nothing else has any."""
+    law = al.Gaussian(dim=2).sample(12, generator=3)
+    head, x = al.Head(scale * torch.eye(2, **F64)), torch.tensor([[1.0, 0.5], [0.2, -0.3]], **F64)
+    own = (law.tokens @ x.T).argmax(0)
+    for how in ({}, {"kept": Kept(own=True), "positions": own}):
+        assert bool((al.design_errors(head, law, [2, 5], x, **how).best.abs() < 1e-12).all())
+    assert bool(
+        (al.design_errors(al.Head(torch.eye(2, **F64), torch.zeros(1, 2, **F64)), law, 2, x).best == 0).all()
+    )

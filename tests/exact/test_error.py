@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -453,3 +454,22 @@ def test_bad_input():
         exact_error(al.Head(torch.ones(2, 2, **F64)), al.Box(2), 1, [[1.0, 1.0]])
     with pytest.raises(NotKnown, match="measure_convergence"):
         exact_error(al.Head(torch.ones(2, 2, **F64)), al.Laplace(2, 0.1), 1, [[1.0, 1.0]])
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0, 30.0, 60.0])
+def test_one_key_has_nearly_all_the_attention(scale):
+    """Against all counts of three keys in 60 digits: values that differ from Γ by less than rounding still count."""
+    keys, values, n = [[1.0, 0.0], [0.3, 0.2], [-0.2, 1.0]], [[1.3, 0.7], [-0.4, 2.0], [0.5, -1.1]], 150
+    with mpmath.workdps(60):
+        w = [mpmath.e ** (scale * (mpmath.mpf(key[0]) + mpmath.mpf(key[1]) / 8)) for key in keys]
+        u = [[v[c] - mpmath.fdot(w, [v[c] for v in values]) / sum(w) for c in (0, 1)] for v in values]
+        want = mpmath.mpf(0)
+        for i, j in itertools.product(range(n + 1), repeat=2):
+            counts = (i, j, n - i - j)
+            if min(counts) >= 0:
+                drawn = [count * weight for count, weight in zip(counts, w, strict=True)]
+                square = sum(mpmath.fdot(drawn, [one[c] for one in u]) ** 2 for c in (0, 1)) / sum(drawn) ** 2
+                want += mpmath.binomial(n, i) * mpmath.binomial(n - i, j) * square / mpmath.mpf(3) ** n
+    head = al.Head(scale * torch.eye(2, **F64))
+    found = exact_error(head, al.Empirical(keys, values), n, [[1.0, 0.125]]).mean_square
+    assert float(found) == pytest.approx(float(want), rel=1e-6)

@@ -410,3 +410,16 @@ def test_refusals(monkeypatch):
         unknown.below(0.3)
     with pytest.raises(InputError, match="scores of this query spread over"):
         al.error_law(al.Head([[200.0]]), al.Gaussian(dim=1), 2, [1.0])
+
+
+def test_quantiles_beyond_what_an_inversion_tells_are_refused():
+    law = al.error_law(al.Head([[1.2]]), al.Gaussian(dim=1), 1, [1.0])
+    assert law.quantile(1e-6) == pytest.approx(NormalDist().inv_cdf(1e-6) - 1.2, rel=1e-6)  # one key: y − Γ
+    for q in (1e-12, 1e-308, 1 - 1e-12):
+        with pytest.raises(
+            NotKnown, match=r"Probabilities are found by inversion to about 1e-08, and the quantile at q = "
+        ):
+            law.quantile(q)
+    for ask in (law.cdf, law.exceeds, law.quantile):
+        with pytest.raises(InputError, match="values has 1 entries that are nan or infinite"):
+            ask(math.nan)

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head, LinearHead
 from attnlimit.errors import InputError
 from attnlimit.files.arrays import RowFile, open_rows
-from attnlimit.inputs import Array, as_count, as_counts, as_points, from_numpy, widened
+from attnlimit.inputs import Array, as_count, as_counts, as_points, as_readable, from_numpy, widened
 from attnlimit.measures.empirical import Empirical
 from attnlimit.numerics.softmax import Partial, attend, merge
 
@@ -197,6 +197,7 @@ def _items(tokens: Source, size: int) -> Iterable[object]:
 def _check_pair(keys: object, values: object) -> None:
     rows = []
     for one in (keys, values):
+        as_readable(one, "A block")
         if not isinstance(one, Tensor | np.ndarray) or one.ndim != 2:
             got = f"shape {tuple(one.shape)}" if isinstance(one, Tensor | np.ndarray) else type(one).__name__
             raise InputError(

@@ -17,6 +17,8 @@ from attnlimit.errors import HypothesisFailed, InputError
 from attnlimit.measures import Measure
 
 SUBGAUSSIAN = "keys are sub-Gaussian: E e^(bᵀ(y−m)) ≤ e^(bᵀPb/2), with their variance proxy P"
+NOTHING = 1e-150
+"""Stands for sizes of 0, which have no logarithm: a bound is a bound still."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +141,10 @@ def log_kernel_moment(light: LightTails, radius: float, p: float) -> float:
         for share in np.linspace(0.05, 0.95, 19)
     ]
     return float(
-        np.logaddexp(2 * math.log(light.norm) + min(more), 2 * math.log(radius) + light.keys.log_at(p))
+        np.logaddexp(
+            2 * math.log(max(light.norm, NOTHING)) + min(more),
+            2 * math.log(max(radius, NOTHING)) + light.keys.log_at(p),
+        )
     )
 
 

@@ -66,8 +66,11 @@ def chances_of(sizes: Float[Tensor, "*m j"], n: float | Float[Tensor, "*m 1"]) -
     ordered = sizes.sort(-1, descending=True).values
     left = ordered.flip(-1).cumsum(-1).flip(-1)  # what all but the k largest sizes sum up to
     sure = torch.arange(sizes.shape[-1], dtype=sizes.dtype, device=sizes.device)
-    scale = (n - sure).clamp_min(0) / left.clamp_min(1e-300)
-    fits = scale * ordered < 1  # with the k largest kept, the next is not
+    many = (n - sure).clamp_min(0)
+    scale = many / left.clamp_min(1e-300)
+    fits = (
+        many * ordered <= left
+    )  # with the k largest kept, the next has a chance of 1 or less, rounding or not
     first = fits.to(torch.int8).argmax(-1, keepdim=True)
     some = n < (sizes > 0).sum(-1, keepdim=True)
     chance = torch.where(some, (scale.gather(-1, first) * sizes).clamp_max(1.0), 1.0)
@@ -99,10 +102,11 @@ def _at(rest: Rest, chance: Tensor, n: Tensor, stands_for: Tensor) -> tuple[Tens
     """At one n, for each query."""
     atoms, kept, number = rest.key_by_key("Chances"), rest.kept, rest.number
     drawn = chance > 0
-    factor = n.minimum(number) / number / chance.where(drawn, 1.0)
-    error, square = atoms.mean - atoms.limit[:, None, :], atoms.squares()
+    log_factor = (n.minimum(number) / number).log() - chance.where(drawn, 1.0).log()
+    error = atoms.errors()
+    square = error.square().sum(-1)
     atoms = atoms._replace(
-        scores=(atoms.scores + factor.log()).where(drawn, 0.0),
+        scores=(atoms.scores + log_factor).where(drawn, 0.0),
         log_mass=atoms.log_mass.masked_fill(~drawn, -torch.inf),
     )
     tau = tau_grid(atoms, int(number.max()), kept, late=True)

@@ -37,6 +37,7 @@ class Averages(NamedTuple):
     """E_x (E‖Γ_n − Γ‖²)^{1/2}"""
 
 
+@torch.no_grad()  # tables know no derivatives
 def curve(
     head: Head, law: Measure, n: int | Sequence[int], statistic: Literal["rms", "mean_rms"] = "rms"
 ) -> ErrorCurve:

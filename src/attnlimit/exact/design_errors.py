@@ -22,6 +22,8 @@ from attnlimit.inputs import Array, as_float
 from attnlimit.measures import Measure
 
 WITHOUT: Kept = Kept()
+ROUNDING = 1e-16
+"""Relative error of what is no different from Γ."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +90,10 @@ def design_errors(
         )
     atoms = rest.key_by_key("Designs")
     present = atoms.log_mass > -torch.inf
-    best = atoms.squares().sqrt() * (atoms.scores - atoms.scores.amax(1, keepdim=True)).exp()
+    error, scores = atoms.errors().norm(dim=-1), atoms.scores.where(present, -torch.inf)
+    # a key that has all the attention is no different from Γ but for rounding, and is read all the same
+    error = error.maximum(ROUNDING * error.amax(1, keepdim=True)).clamp_min(1e-300)
+    best = error * (scores - scores.amax(1, keepdim=True)).exp()
     count = torch.tensor([many], dtype=torch.float64, device=x.device)
     stands_for = rest.number / count
     chances = {"uniform": torch.ones_like(best), "best": best}

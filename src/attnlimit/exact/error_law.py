@@ -29,6 +29,8 @@ FINE = 8.0
 """By so much the nodes of a density are finer than for moments."""
 COARSE = 0.01
 """Errors of a probability above which it is not given."""
+FAINT = 1e-8
+"""Probabilities below it are lost in what an inversion leaves."""
 SHOWN = (0.005, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.995)
 SAME = 1e-12
 """Relative difference within which errors are one."""
@@ -152,6 +154,11 @@ class ErrorLaw(Drawn):
             return float(errors[int((chances.cumsum(0) >= q - SAME).to(torch.int8).argmax())])
         if self.std == 0:
             return self.bias
+        if not FAINT <= q <= 1 - FAINT:
+            raise NotKnown(
+                f"Probabilities are found by inversion to about {FAINT:g}, and the quantile at q = {q:g} is beyond: use {FAINT:g} ≤ q ≤ "
+                f"1 − {FAINT:g}."
+            )
         from scipy.optimize import brentq  # slow to import
 
         wanted = float(scipy.special.ndtri(q))
@@ -179,9 +186,9 @@ class ErrorLaw(Drawn):
 
 
 def _each(one: Callable[[float], float], values: Array) -> Any:
+    given = as_float(values, "values")
     if isinstance(values, int | float | np.number):
         return one(float(values))
-    given = as_float(values, "values")
     return torch.tensor([one(value) for value in given.flatten().tolist()], dtype=torch.float64).reshape(
         given.shape
     )

@@ -18,10 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.errors import InputError
 from attnlimit.numerics.atoms import HEAVY
 from attnlimit.numerics.caps import RESOLUTION
 from attnlimit.numerics.laplace import STEP
 
+WIDEST = 4_000
+"""Of a grid in τ, of which there are two."""
 DIGITS = 20.0
 """e^{−20} = 2e-9 is how well integrals are to be known: also how much before log t = −log(n E w) the integrand, which starts like t,
 is taken up. At twice the resolution it is e^{−10}."""
@@ -105,10 +108,13 @@ def _grid(
 ) -> Float[Tensor, " t"]:
     """log t from where n keys weigh nothing to where φⁿ, or the lightest key alone, is too heavy."""
     total = torch.logsumexp(scores + mass.log(), 0) + math.log(max(n))
-    lightest = scores[mass > 1e-13].min()
-    tau = torch.arange(
-        float(-total) - DIGITS * STEP / step, float(-lightest) + 4.0, step, dtype=torch.float64
-    )
+    low, high = float(-total) - DIGITS * STEP / step, 4.0 - float(scores[mass > 1e-13].min())
+    if not high - low <= WIDEST:
+        raise InputError(
+            f"The scores of a query spread over {high - low:.3g}, and the grids of two queries are made up to {WIDEST:,}: one key "
+            "takes all the weight. Use a smaller A or κ, or hardmax_error for the limit."
+        )
+    tau = torch.arange(low, high, step, dtype=torch.float64)
     ordered, order = scores.sort()
     above = torch.cat(
         [mass[order].flip(0).cumsum(0).flip(0), mass.new_zeros(1)]

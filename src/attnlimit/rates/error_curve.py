@@ -61,12 +61,12 @@ class ErrorCurve(Drawn):
             raise InputError(f"The n of a curve must be whole numbers of at least 0, got {shown(n)}.")
         if any(after <= before for before, after in pairwise(n)):
             raise InputError(f"The n of a curve must increase, got {list(n)}.")
-        for name in ("error", "standard_error", "keys"):
+        for name in ("error", "standard_error", "keys", "rows"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, _checked(value, name))
-        if self.rows is not None:
-            object.__setattr__(self, "rows", _numbers(self.rows, "rows"))
+        if self.scale is not None:
+            _checked(self.scale, "scale")
 
     @classmethod
     def of_squares(
@@ -186,7 +186,7 @@ class ErrorCurve(Drawn):
         return cls(**{**record, **arrays})
 
 
-def _checked(value: Any, name: str) -> Float[Tensor, " n"]:
+def _checked(value: Any, name: str) -> Float[Tensor, " ..."]:
     numbers = _numbers(value, name)
     finite = numbers.isfinite() if name != "standard_error" else ~numbers.isnan()
     if not bool((finite & (numbers >= 0)).all()):

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnlimit.attention import Head
 from attnlimit.errors import InputError, LimitDoesNotExist, NotKnown
 from attnlimit.files.records import Recorded
-from attnlimit.inputs import as_number, shown
+from attnlimit.inputs import as_number, is_dense, shown
 from attnlimit.measures import Measure
 from attnlimit.rates.horizon import horizon
 
@@ -27,7 +27,7 @@ def as_horizon(H: object, name: str = "H") -> float | Tensor:
     number = as_number(H)
     alone = torch.tensor(math.nan if number is None else float(number), dtype=torch.float64)
     h = H if isinstance(H, Tensor) and H.ndim else alone
-    if h.is_complex() or h.is_meta or not h.numel() or bool((h.isnan() | (h < 0)).any()):
+    if not is_dense(h) or h.is_complex() or not h.numel() or bool((h.isnan() | (h < 0)).any()):
         what = "The horizon" if name == "H" else name
         raise InputError(f"{what} must be a number of at least 0, got {shown(H)}.")
     return h.double() if h.ndim else float(h)

@@ -232,6 +232,13 @@ def test_an_index_names_files_of_its_folder_only(bert, place) -> None:
             load(folder)
 
 
+def test_attention_that_a_config_names_is_not_fetched(bert) -> None:
+    """transformers would run code of that name from the hub."""
+    settings = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps(settings | {"_attn_implementation": "somebody/kernel"}))
+    assert load(bert).model.config._attn_implementation in ("sdpa", "eager")
+
+
 def test_pickled_weights_are_refused(bert) -> None:
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"only pytorch_model.bin: pickled weights can run code"):

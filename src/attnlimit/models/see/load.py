@@ -302,9 +302,9 @@ def _architecture(config: Any) -> str:
 
 
 def _prepare(config: Any) -> tuple[str, ...]:
-    if getattr(config, "attn_logit_softcapping", None) is not None:
-        # Before 5.21 transformers takes fused attention, which leaves out the cap.
-        config._attn_implementation = "eager"
+    # A config can name attention of the hub, which is code. Before 5.21 fused attention leaves out a soft cap.
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    config._attn_implementation = "eager" if capped else None
     if getattr(config, "attention_type", None) == "block_sparse":
         config.attention_type = "original_full"
         return (

@@ -6,6 +6,9 @@ import sys
 
 
 def main() -> None:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed; a file that is written would take its number
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     try:
         os.getcwd()
     except OSError:  # libraries that are imported abort without it

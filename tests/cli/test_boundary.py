@@ -476,6 +476,23 @@ def test_a_terminal_without_greek_and_a_reader_that_leaves():
         assert process.stderr.read() == b""
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes streams")
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("cite >&-", 0, ""),
+        ("curve --horizon 1 --n 10 --json >&-", 0, ""),
+        ("explain minilm --text - <&-", 2, "error: InputError: The text 'standard input' is empty"),
+        ("report none 2>&-", 2, ""),
+    ],
+)
+def test_streams_that_are_closed(words, code, told):
+    done = subprocess.run(["sh", "-c", f"exec {' '.join(COMMAND)} {words}"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(told)
+    assert bool(done.stderr) is bool(told)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a folder in use stays there")
 @pytest.mark.parametrize("words", ["curve --horizon 1", "runs", "--help"])
 def test_a_folder_that_is_gone(words):

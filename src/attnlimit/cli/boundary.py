@@ -108,11 +108,6 @@ class Command(TyperCommand):
             else:
                 read += [(one.name, path) for path in there]
         for path in written:
-            other = "run.json" if self.name in OF_STUDIES else "store.sqlite"
-            if os.path.exists(os.path.join(path, other)):
-                raise InputError(
-                    f"{path} holds a run of another kind ({other}), whose report would be lost: name another folder with --out."
-                )
             if os.path.isdir(path):  # a run is added to; a model's folder holds nothing but the model
                 mine = [path, *(os.path.join(path, name) for name in MADE)]
                 theirs = [
@@ -125,6 +120,11 @@ class Command(TyperCommand):
                     raise InputError(
                         f"{file} is read by this command, which would write over it: name another place to write to."
                     )
+            other = "run.json" if self.name in OF_STUDIES else "store.sqlite"
+            if os.path.exists(os.path.join(path, other)):
+                raise InputError(
+                    f"{path} holds a run of another kind ({other}), whose report would be lost: name another folder with --out."
+                )
         return super().invoke(ctx)
 
 

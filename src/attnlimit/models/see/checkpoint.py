@@ -16,6 +16,7 @@ from attnlimit.errors import InputError
 
 MOST_LAYERS = 10_000
 LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+HEADS = ("num_attention_heads", "num_key_value_heads")
 NUMBERED = re.compile(r"(.*?(?:layers?|h|blocks?))\.(\d+)\.")
 """Of the name of a weight: the stack that it is in, and the number of its layer."""
 COPY = "Copy the whole model folder again."
@@ -23,10 +24,10 @@ SAMPLE = 64
 
 
 def check_config(config: Any, name: str) -> None:
-    """Refuse a number of layers that no model has, before they are built."""
+    """Refuse a number of layers or heads that no model has, before they are built."""
     for part in (config, getattr(config, "text_config", None)):
-        for field in LAYERS:
-            layers, least = getattr(part, field, None), int(field == LAYERS[0])
+        for field in (*LAYERS, *HEADS):
+            layers, least = getattr(part, field, None), int(field in (LAYERS[0], *HEADS))
             if isinstance(layers, int) and not least <= layers <= MOST_LAYERS:
                 raise InputError(
                     f"The config.json of '{name}' says {field} = {layers:,}, and models have {least} to {MOST_LAYERS:,}: it is "

@@ -157,7 +157,7 @@ def read_record(path: Path, schema: str, build: Callable[[dict[str, Any]], T], w
         given = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as problem:
         raise InputError(
-            f"{path} is not a {what}: not valid JSON, so it is damaged ({problem}). {remedy}"
+            f"{path} is not a usable {what}: not valid JSON, so it is damaged ({problem}). {remedy}"
         ) from problem
     try:
         return build(with_schema(given, schema, remedy))

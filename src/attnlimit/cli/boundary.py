@@ -97,6 +97,23 @@ class Command(TyperCommand):
     """A command, which does not write over what it reads."""
 
     def invoke(self, ctx: Any) -> Any:
+        read, written = self._places(ctx)
+        other = "run.json" if self.name in OF_STUDIES else "store.sqlite"
+        for path in written:
+            theirs = _inputs(path, read)
+            for file in filter(os.path.exists, (path, *(os.path.join(path, name) for name in MADE))):
+                if any(os.path.samefile(file, one) for one in theirs):
+                    raise InputError(
+                        f"{file} is read by this command, which would write over it: name another place to write to."
+                    )
+            if os.path.exists(os.path.join(path, other)):
+                raise InputError(
+                    f"{path} holds a run of another kind ({other}), whose report would be lost: name another folder with --out."
+                )
+        return super().invoke(ctx)
+
+    def _places(self, ctx: Any) -> tuple[list[tuple[str, str]], list[str]]:
+        """What is there of that which is read, by the argument's name, and of that which is written."""
         read: list[tuple[str, str]] = []
         written: list[str] = []
         for one in self.params:
@@ -107,25 +124,14 @@ class Command(TyperCommand):
                 written += there
             else:
                 read += [(one.name, path) for path in there]
-        for path in written:
-            if os.path.isdir(path):  # a run is added to; a model's folder holds nothing but the model
-                mine = [path, *(os.path.join(path, name) for name in MADE)]
-                theirs = [
-                    at for name, at in read if name == "model" or (name != "run" and os.path.isfile(at))
-                ]
-            else:
-                mine, theirs = [path], [file for _, at in read for file in _files(at)]
-            for file in filter(os.path.exists, mine):
-                if any(os.path.samefile(file, other) for other in theirs):
-                    raise InputError(
-                        f"{file} is read by this command, which would write over it: name another place to write to."
-                    )
-            other = "run.json" if self.name in OF_STUDIES else "store.sqlite"
-            if os.path.exists(os.path.join(path, other)):
-                raise InputError(
-                    f"{path} holds a run of another kind ({other}), whose report would be lost: name another folder with --out."
-                )
-        return super().invoke(ctx)
+        return read, written
+
+
+def _inputs(written: str, read: list[tuple[str, str]]) -> list[str]:
+    """What must not be written over: a folder's run is added to, a model's folder holds nothing but the model."""
+    if os.path.isdir(written):
+        return [path for name, path in read if name == "model" or (name != "run" and os.path.isfile(path))]
+    return [file for _, path in read for file in _files(path)]
 
 
 def _files(path: str) -> list[str]:

@@ -51,8 +51,11 @@ def test_values_follow_yaml_1_2_and_lines_count_from_one() -> None:
     ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3\n", r"line 3: 'a' was given before, in line 1"),
-        ("a: &x [1]\nb: *x\n", r"anchors and aliases are not read"),
-        ("a: &x [*x]\n", r"anchors and aliases are not read"),
+        ("a: &x [1]\nb: *x\n", r"line 1: not valid YAML: anchors, aliases and tags are not read"),
+        ("a: 1\nb: *x\n", r"line 2: not valid YAML: anchors, aliases and tags are not read"),
+        ("a: !!bool maybe\n", r"anchors, aliases and tags are not read"),
+        ("a: !!int ''\n", r"anchors, aliases and tags are not read"),
+        ("a: !!timestamp soon\n", r"anchors, aliases and tags are not read"),
         (
             "a: !!python/object/apply:os.system [ls]\n",
             r"line 1: not valid YAML: could not determine a constructor",

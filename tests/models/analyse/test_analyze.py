@@ -476,5 +476,7 @@ def test_bad_input(bert, run, tmp_path):
     with pytest.raises(InputError, match="is no run"):
         Run.load(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(InputError, match=r"run\.json is not a usable run: not valid JSON, .* makes a run that"):
+    with pytest.raises(
+        InputError, match=r"run\.json is not a usable run: not valid JSON, .* makes a run that"
+    ):
         Run.load(tmp_path)

@@ -187,7 +187,9 @@ class TestFile:
         for broken in ("", text[:-20], "\x00", text.replace("20.5", "NaN"), "[" * 100_000, b"\xff\xfe\x00"):
             with open("broken.json", "wb") as file:
                 file.write(broken if isinstance(broken, bytes) else broken.encode())
-            with pytest.raises(InputError, match=r"broken\.json is not a usable budgets file: not valid JSON"):
+            with pytest.raises(
+                InputError, match=r"broken\.json is not a usable budgets file: not valid JSON"
+            ):
                 Budgets.load("broken.json")
 
     @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 _HEAD, _TAIL = 1500, 500
+"""Letters that are left of what is very long."""
 
 
 def one_line(words: str) -> str:

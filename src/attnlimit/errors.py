@@ -11,7 +11,8 @@ _HEAD, _TAIL = 1500, 500
 
 
 def one_line(words: str) -> str:
-    """The same without what moves the cursor or turns the writing, and without the middle of what is very long.
+    """The same with spaces for what breaks the line, moves a terminal's cursor or turns the writing, and without the middle of
+    what is very long.
 
     >>> one_line("a\\nb" + "c" * 3000)[:4], len(one_line("c" * 3000))
     ('a bc', 2003)

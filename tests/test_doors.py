@@ -134,6 +134,7 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
     [
         (lambda: al.two_query_covariance(HEAD, LAW, 4, X[0], [1e300, 1e300]), r"two_query_covariance leaves the range of floating point \(.*\): some argument is too large"),
         (lambda: al.fit_log([4, 16, 64], [5e299, 2.6e299, 1.2e299], standard_errors=[0.001] * 3), r"fit_log leaves the range of floating point \(nan\)"),
+        (lambda: icl.LinearRegression(2, noise=1e-300).floor(1), r"floor leaves the range of floating point \(linalg.cholesky: .*\): some argument is too large or too small"),
         (lambda: icl.LinearRegression(2).exact_risk(torch.eye(3).double(), 1e300 * torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
         (lambda: icl.LinearRegression(2).exact_risk(1e300 * torch.eye(3).double(), torch.eye(3).double()), "The risk leaves the range of floating point: U or V"),
         (lambda: icl.LinearRegression(2).risk(torch.ones(2), torch.ones(3)), r"prediction and target must have shapes that fit each other, got \(2,\) and \(3,\)"),

@@ -112,3 +112,11 @@ def test_generators() -> None:
             InputError, match=rf"generator must be a torch\.Generator or a seed \(int\), got {bad!r}"
         ):
             as_generator(bad)
+
+
+@pytest.mark.parametrize("name", ["a\nb\r\x1b[31m\u202e<b>", "x" * 100_000, "\ud800"])
+def test_messages_are_one_short_line_whatever_was_named(name: str) -> None:
+    with pytest.raises(InputError, match=r"^There is no \S.* Give one\.$") as refused:
+        raise InputError(f"There is no !{name}. Give one.")
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 2100

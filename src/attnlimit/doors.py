@@ -153,7 +153,8 @@ def _explained(function: Any, problem: Exception) -> AttnlimitError | None:
         return InputError(
             f"{what} needs derivatives, which inference mode forbids ({told}): use torch.no_grad() instead."
         )
-    if isinstance(problem, ArithmeticError) or "non-finite values" in str(problem):
+    numbers = isinstance(problem, ArithmeticError) or "LinAlgError" in type(problem).__name__
+    if numbers or "non-finite values" in str(problem):
         why = "some argument is too large or too small for it; use moderate ones."
         return InputError(f"{what} leaves the range of floating point ({told}): {why}")
     if re.search("same dtype|scalar type", str(problem)):

@@ -6,9 +6,26 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_HEAD, _TAIL = 1500, 500
+"""Letters that are left of what is very long."""
+
+
+def one_line(words: str) -> str:
+    """The same with spaces for what breaks the line, moves a terminal's cursor or turns the writing, and without the middle of
+    what is very long.
+
+    >>> one_line("a\\nb" + "c" * 3000)[:4], len(one_line("c" * 3000))
+    ('a bc', 2003)
+    """
+    short = words if len(words) <= _HEAD + _TAIL else f"{words[:_HEAD]} … {words[-_TAIL:]}"
+    return "".join(one if one.isprintable() else " " for one in short)
+
 
 class AttnlimitError(Exception):
-    """Base of all errors raised on purpose by attnlimit."""
+    """Base of all errors raised on purpose by attnlimit. Its message is one line, whatever names and values it was given."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class InputError(AttnlimitError, ValueError):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 import attnlimit as al
@@ -456,6 +457,16 @@ def test_words_in_brackets_are_shown(capsys):
         "install",
         "'attnlimit[models]'",
     ]
+
+
+@pytest.mark.parametrize("wild", ["\x1b[2J", "\x1b]0;title\x07", "\u202e", "\r", "\x9b31m"])
+def test_names_do_not_write_to_the_terminal_itself(capsys, wild):
+    for shown in (table("", ["name"], [[f"m{wild}n"]]), f"m{wild}n\nmore", Text(f"m{wild}n", style="bold")):
+        Plain().print(shown)
+    found = capsys.readouterr().out
+    assert found.replace("\n", "").isprintable()
+    assert len(re.findall(r"m.*n", found)) == 3
+    assert re.search(r"n *\nmore", found)
 
 
 def test_sentences_are_not_wrapped_in_pipes(capsys):

@@ -157,6 +157,11 @@ def test_ar1() -> None:
 def test_bad_covariances(kind: type[InContextTask]) -> None:
     with pytest.raises(InputError, match=r"cov is not positive definite: its least eigenvalue is -1"):
         kind(cov=[[1.0, 2.0], [2.0, 1.0]])
+    for far in (1e60, 1e300, 1e-300, 0.0):  # the flow hung there, and the tuned head ended raw
+        with pytest.raises(
+            InputError, match=r"cov has variances up to .*choose units in which they lie between"
+        ):
+            kind(2, cov=far)
     with pytest.raises(InputError, match=r"vector_cov is not positive definite: its least eigenvalue is 0"):
         kind(2, vector_cov=[1.0, 0.0])
     with pytest.raises(InputError, match="cov is not symmetric"):

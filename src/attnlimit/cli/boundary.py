@@ -17,7 +17,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from attnlimit.cli.common import err
-from attnlimit.errors import AttnlimitError, InputError
+from attnlimit.errors import AttnlimitError, InputError, one_line
 
 DEBUG = "--debug"
 PASSED_ON = (typer.Exit, typer.Abort)
@@ -166,8 +166,7 @@ def _leave(problem: Exception) -> NoReturn:
 
 
 def _say(words: str) -> None:
-    plain = "".join(one if one.isprintable() else " " for one in words)
-    err.print(Text.assemble(("error:", "bold red"), f" {plain}"), soft_wrap=True)
+    err.print(Text.assemble(("error:", "bold red"), f" {one_line(words)}"), soft_wrap=True)
 
 
 def _extra(module: str) -> str:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -36,6 +38,12 @@ class Plain(Console):
         if all(isinstance(one, str | Text) for one in objects):
             options.setdefault("soft_wrap", not self.is_terminal)
         super().print(*objects, **options)
+
+    def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+        """What is shown, without what would move the terminal's cursor or turn its writing: strangers' files hold such names."""
+        for one in super().render(*given, **options):
+            kept = "".join(c if c.isprintable() or c == "\n" else " " * cell_len(c) for c in one.text)
+            yield one if one.control else Segment(kept, one.style)
 
 
 out, err = Plain(), Plain(stderr=True)

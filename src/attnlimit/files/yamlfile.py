@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from attnlimit.errors import InputError, needs
 
@@ -30,8 +30,8 @@ _SCALARS = {
 def read_yaml(path: str | Path) -> tuple[Any, dict[Place, int]]:
     """What the file holds (plain values, lists and mappings only), and the line of every value, counted from 1.
 
-    Refused: keys given twice, keys that are not words or whole numbers, anchors and aliases, tags that build
-    objects, numbers that are not finite, more than one document, files above 1 MB.
+    Refused: keys given twice, keys that are not words or whole numbers, anchors, aliases, tags, numbers that are not
+    finite, more than one document, files above 1 MB.
     """
     path = Path(path)
     with needs("Files of settings need pydantic and pyyaml", "studies"):
@@ -96,6 +96,12 @@ def _loader() -> type[SafeLoader]:
     class Plain(yaml.SafeLoader):
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (yaml's own way)
 
+        def _not_read(self) -> NoReturn:
+            what = "anchors, aliases and tags are not read; write the value out"
+            raise yaml.scanner.ScannerError(None, None, what, self.get_mark())
+
+        fetch_anchor = fetch_alias = fetch_tag = _not_read
+
     for name, (pattern, first) in _SCALARS.items():
         Plain.add_implicit_resolver(
             f"tag:yaml.org,2002:{name}",
@@ -105,15 +111,11 @@ def _loader() -> type[SafeLoader]:
     return Plain
 
 
-def _lines(node: Node, place: Place, path: Path, seen: set[int] | None = None) -> Iterator[tuple[Place, int]]:
+def _lines(node: Node, place: Place, path: Path) -> Iterator[tuple[Place, int]]:
     """(place, line) of the node and of all below it."""
     import yaml
 
-    seen = set() if seen is None else seen
     line = node.start_mark.line + 1
-    if id(node) in seen:
-        raise InputError(f"{path}, line {line}: anchors and aliases are not read; write the value out.")
-    seen.add(id(node))
     yield place, line
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:float":
         if not math.isfinite(yaml.constructor.SafeConstructor().construct_yaml_float(node)):
@@ -122,7 +124,7 @@ def _lines(node: Node, place: Place, path: Path, seen: set[int] | None = None) -
             )
     elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
-            yield from _lines(item, (*place, position), path, seen)
+            yield from _lines(item, (*place, position), path)
     elif isinstance(node, yaml.MappingNode):
         keys: dict[str, int] = {}
         for key, value in node.value:
@@ -134,7 +136,7 @@ def _lines(node: Node, place: Place, path: Path, seen: set[int] | None = None) -
                     f"{path}, line {here}: {key.value!r} was given before, in line {keys[key.value]}; keep one."
                 )
             keys[key.value] = here
-            yield from _lines(value, (*place, key.value), path, seen)
+            yield from _lines(value, (*place, key.value), path)
             yield (*place, key.value), here
 
 

@@ -160,6 +160,10 @@ def test_a_missing_tokenizer_matters_only_when_needed(bert) -> None:
     for file in ("config.json", "model.safetensors"):
         shutil.copy(bert / file, "with")
     assert load("with").need_tokenizer()("hello")["input_ids"][0] == 101
+    settings = json.loads(Path("with/tokenizer_config.json").read_text())
+    Path("with/tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": "x"}))
+    with pytest.raises(InputError, match=r"came without a tokenizer .*TypeError"):  # at its first word
+        load("with").need_tokenizer()
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c", "missing.gguf", Path("missing")])
@@ -248,6 +252,15 @@ def test_pickled_weights_are_refused(bert) -> None:
         load(bert)
     (bert / "config.json").unlink()
     with pytest.raises(InputError, match=r"has no config.json"):
+        load(bert)
+
+
+def test_an_adapter_is_not_taken_for_its_model(bert) -> None:
+    """Without peft it would be left out in silence, and with peft the model that it names would be loaded instead."""
+    (bert / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "some/other", "peft_type": "LORA"}'
+    )
+    with pytest.raises(InputError, match=r"model holds an adapter \(adapter_config.json\).*merge_and_unload"):
         load(bert)
 
 

@@ -42,6 +42,11 @@ def as_cov(value: Array, dim: int | None, name: str) -> Float[Tensor, "d d"]:
     size = cov.shape[-1] if dim is None else dim
     cov = checked_cov(torch.diag(cov) if cov.shape == (size,) else cov, size, name)
     values = torch.linalg.eigvalsh(cov)
+    if not 1e-40 <= float(values[-1].abs()) <= 1e40:
+        raise InputError(
+            f"{name} has variances up to {float(values[-1]):.3g}, and powers of them are needed: choose units in which they "
+            "lie between 1e-40 and 1e40."
+        )
     if float(values[0]) <= 1e-12 * float(values[-1].abs()):
         raise InputError(
             f"{name} is not positive definite: its least eigenvalue is {float(values[0]):.3g} "

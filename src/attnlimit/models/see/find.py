@@ -98,6 +98,13 @@ def short_name(name: str) -> str:
 
 
 def _check_folder(folder: Path) -> None:
+    if (
+        folder / "adapter_config.json"
+    ).is_file():  # left out without peft, and with it another model is loaded
+        raise InputError(
+            f"{folder} holds an adapter (adapter_config.json), which is not a whole model: put it into its model with peft's "
+            "merge_and_unload, and save that in a folder of its own."
+        )
     if not (folder / "config.json").is_file():
         raise InputError(
             f"{folder} has no config.json, so it is not a model folder as transformers saves it."

@@ -318,7 +318,9 @@ def _tokenizer(transformers: Any, source: Source) -> tuple[Any | None, str]:
     if source.local and source.gguf is None and not _has_tokenizer(Path(source.place)):
         return None, "no tokenizer files"
     try:
-        return transformers.AutoTokenizer.from_pretrained(source.place, **source.arguments()), ""
+        found = transformers.AutoTokenizer.from_pretrained(source.place, **source.arguments())
+        found("a")  # some faults show only then
+        return found, ""
     except Exception as problem:  # of transformers, of tokenizers, and of what a damaged file leads them to
         return None, f"its files cannot be read: {_in_words(problem)}"
 

@@ -68,9 +68,8 @@ def chances_of(sizes: Float[Tensor, "*m j"], n: float | Float[Tensor, "*m 1"]) -
     sure = torch.arange(sizes.shape[-1], dtype=sizes.dtype, device=sizes.device)
     many = (n - sure).clamp_min(0)
     scale = many / left.clamp_min(1e-300)
-    fits = (
-        many * ordered <= left
-    )  # with the k largest kept, the next has a chance of 1 or less, rounding or not
+    # with the k largest kept, the next has a chance of 1 or less, rounding or not
+    fits = many * ordered <= left
     first = fits.to(torch.int8).argmax(-1, keepdim=True)
     some = n < (sizes > 0).sum(-1, keepdim=True)
     chance = torch.where(some, (scale.gather(-1, first) * sizes).clamp_max(1.0), 1.0)

@@ -22,10 +22,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     save, _ = _library()
     whole = {name: one.contiguous() for name, one in tensors.items()}
     data = save(whole, metadata={**header, SEAL: _seal(whole, header)})
-    with replacing(
-        path
-    ) as new:  # the library's own way to a file leaves another one behind where it is killed
-        new.write_bytes(data)
+    with replacing(path) as new:
+        new.write_bytes(data)  # the library's own way to a file leaves another one behind where it is killed
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlimit.errors import InputError
 from attnlimit.files.records import finite, record
 
 Inputs: TypeAlias = dict[str, float | int | str | Tensor]
@@ -36,6 +37,8 @@ class Bound:
     exponent: float | None = None
 
     def __post_init__(self) -> None:
+        if bool(self.value.isnan().any()):
+            raise InputError(f"The value of bound {self.name} must be numbers, got nan: a bound that says nothing is inf.")
         object.__setattr__(self, "inputs", MappingProxyType(dict(self.inputs)))
 
     def __getstate__(self) -> dict[str, Any]:

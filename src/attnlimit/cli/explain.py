@@ -76,20 +76,25 @@ def explain(
             progress=step,
             before=lambda memory: err.print(f"Memory: {memory}."),
         )
-    if folder is not None:
-        found.save(folder / "explain.json")
-        write_text(folder / "explain.html", page(explanation(found)))
-    if as_json:
+    if as_json:  # said before it is written, so that a full disk loses nothing
         print_json(found.to_dict())
+    else:
+        _show(found)
+    if folder is None:
         return
+    found.save(folder / "explain.json")
+    write_text(folder / "explain.html", page(explanation(found)))
+    if not as_json:
+        out.print(f"Explanation: {folder}/explain.json\nPage: {folder}/explain.html (open it in a browser)")
+
+
+def _show(found: Explanation) -> None:
     _show_roles(found)
     _show_links(found)
     for one in found.chosen:
         _show_token(found, one)
     if not found.chosen:
         out.print('What heads read at a token: --token "word", or --index 17.')
-    if folder is not None:
-        out.print(f"Explanation: {folder}/explain.json\nPage: {folder}/explain.html (open it in a browser)")
 
 
 def _show_roles(found: Explanation) -> None:

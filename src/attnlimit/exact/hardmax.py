@@ -73,6 +73,8 @@ def hardmax_error(head: Head, law: Measure, n: int | Sequence[int], queries: Arr
             "use smaller ones."
         )
     found = law.largest(sizes, a, head.factors.V)
+    if not bool(found.square.isfinite().all()):
+        raise OverflowError("squares of the values")
     return HardmaxError(tuple(sizes), found.square, found.bias_square, found.gap, found.top, found.method)
 
 

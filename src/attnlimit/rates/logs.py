@@ -142,7 +142,9 @@ def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
 
 
 def local_exponents(n: Sequence[int], errors: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The same of errors that need no checks; nan for a single n."""
+    """The same of errors that need no checks; nan for a single n, and 0 at n = 0, near which nothing changes."""
+    if n[0] == 0:
+        return torch.nn.functional.pad(local_exponents(n[1:], errors[..., 1:]), (1, 0))
     if len(n) < 2:
         return torch.full_like(errors, torch.nan)
     log_n = torch.tensor(n, dtype=errors.dtype, device=errors.device).log()

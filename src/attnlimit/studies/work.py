@@ -39,7 +39,7 @@ def work(place: int, task: bytes) -> Ended:
     start = time.perf_counter()
     try:
         body, how = pack(run(Task.from_bytes(task))), "done"
-    except Exception:
+    except (Exception, SystemExit):  # a kind of others may end the process, which is no one's wish
         body, how = traceback.format_exc()[-LONGEST:].encode(), "raised"
     return Ended(place, how, body, time.perf_counter() - start)
 

@@ -346,7 +346,7 @@ def edit(folder: Path, **changes: Any) -> Path:
         ({"num_attention_heads": -1}, r"config.json of 'model' says num_attention_heads = -1, and .*damaged. Copy"),
         ({"vocab_size": 90}, r"its config.json does not match its weights: .*embeddings.* of shape \(100, 32\), not \(90, 32\)"),
         ({"hidden_size": "big"}, r"cannot make a model of its config.json .*(hidden_size.*'big'|tuple of ints,but got str).*Copy"),
-        ({"num_attention_heads": 0}, r"config.json of 'model' says num_attention_heads = 0, and .*1 to 10,000: it is damaged"),
+        ({"num_attention_heads": 0}, r"config.json of 'model' says num_attention_heads = 0, and .*1 to 1,000: it is damaged"),
     ],
 )  # fmt: skip
 def test_a_config_of_other_weights_is_refused(bert, changes, words) -> None:

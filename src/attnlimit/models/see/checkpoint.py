@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnlimit.errors import InputError
 
-MOST_LAYERS = 10_000
+MOST_LAYERS = 1_000
 LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
 HEADS = ("num_attention_heads", "num_key_value_heads")
 NUMBERED = re.compile(r"(.*?(?:layers?|h|blocks?))\.(\d+)\.")

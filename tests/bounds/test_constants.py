@@ -14,6 +14,7 @@ from attnlimit import (
     Empirical,
     Gaussian,
     Head,
+    InputError,
     Measure,
     Mixture,
     Rademacher,
@@ -269,3 +270,8 @@ def test_large_scores_give_the_trivial_bound_not_overflow() -> None:
     assert bounds.uniform(head, law, 1.0, 10, 0.1).value == 2.0
     sample = law.sample(50, generator=0)
     assert bool((bounds.empirical(head, sample, x, 0.1, radius=1.0).value <= 2).all())
+
+
+def test_a_bound_of_nan_says_nothing_and_is_none() -> None:
+    with pytest.raises(InputError, match="bound a must be numbers, got nan"):
+        bounds.Bound("a", torch.tensor([1.0, torch.nan]), "mean square", "", (), {})

@@ -181,3 +181,28 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch) -> None:
             stored.append(sorted(run.rows("SELECT id, result FROM results")))
             assert run.state.state == "finished"
     assert stored[0] == stored[1]
+
+
+def test_what_a_disk_that_is_full_at_the_end_does_not_take_is_on_the_screen(model, monkeypatch) -> None:
+    analysed(model, "a")
+    Path("u.txt").write_text(Path("t.txt").read_text(encoding="utf-8")[::-1], encoding="utf-8")
+    real = os.replace
+
+    def full(new, place):
+        if Path(place).name in ("explain.json", "downstream.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(new, place)
+
+    monkeypatch.setattr(os, "replace", full)
+    task = ["--text", "u.txt", "--run", "a", "--keys", "4", "--seeds", "1"]
+    for command, words, shown in (
+        ("explain", [], "Roles: how the attention"),
+        ("downstream", task, "Optimal split (output)"),
+    ):
+        read = ["--text", "t.txt", "--tokens", "24", *words, "--out", "a"]
+        done = CliRunner().invoke(app, [command, str(model), *read])
+        assert done.exit_code == 2, done.output
+        assert f"a/{command}.json cannot be written: No space left on device" in done.stderr
+        assert shown in done.stdout
+        as_json = CliRunner().invoke(app, [command, str(model), *read, "--json"])
+        assert (as_json.exit_code, bool(json.loads(as_json.stdout))) == (2, True)

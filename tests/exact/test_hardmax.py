@@ -287,3 +287,5 @@ def test_what_is_not_known_is_refused() -> None:
         hardmax_error(al.Head(torch.eye(2, dtype=DOUBLE).expand(3, 2, 2)), al.Sphere(2), 10, [[1.0, 0.5]])
     with pytest.raises(al.InputError, match="3-dimensional keys"):
         hardmax_error(al.Head(torch.eye(3, dtype=DOUBLE)), al.Sphere(2), 10, [[1.0, 0.5]])
+    with pytest.raises(al.InputError, match="leaves the range of floating point"):
+        hardmax_error(al.Head([[1.0]], V=[[1e200]]), al.Rademacher(1), 10, [[1.0]])

@@ -62,6 +62,7 @@ def test_values_follow_yaml_1_2_and_lines_count_from_one() -> None:
         ("? [1]\n: 2\n", r"line 1: a key must be a word"),
         ("", r"is empty"),
         ("a: " + "[" * 5000, r"nested too deeply"),
+        ("a: " + "[" * 100 + "]" * 100, r"nested too deeply to be read, in more than 100 levels"),
         (f"a: {'9' * 5000}\n", r"a value cannot be read"),
         ("a: 1\nb: [.nan, 4.0]\n", r"line 2, b\.0: \.nan is not a finite number; give one, or leave it out"),
         ("a:\n  b: -.inf\n", r"line 2, a\.b: -\.inf is not a finite number"),

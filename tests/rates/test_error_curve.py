@@ -132,3 +132,9 @@ def test_what_a_curve_does_not_know() -> None:
         curve.at(3)
     with pytest.raises(InputError, match="relative to what"):
         _ = curve.relative
+
+
+def test_slopes_of_a_curve_that_starts_at_no_keys() -> None:
+    assert curve_of((0, 1, 10, 100), [1, 1, 0.1, 0.01]).local_slopes().tolist() == pytest.approx([0, 1, 1, 1])
+    for n in ((0,), (3,)):
+        assert curve_of(n, [1.0]).local_slopes().isnan().all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -261,3 +262,14 @@ def test_a_file_that_changed_is_noticed():
     assert b"cov.npy has changed since the study was made" in outcome.body
     with pytest.raises(InputError, match=r"There is no file .*missing.npy"):
         load_study(written(text.replace("cov.npy", "missing.npy")))
+
+
+def test_a_kind_that_ends_the_process_ends_its_task(monkeypatch):
+    from attnlimit.studies.kinds.probe import Probe
+    from attnlimit.studies.work import work
+
+    monkeypatch.setattr(Probe, "run", lambda *given: sys.exit("enough"))
+    task = all_tasks(study_from({"name": "p", "kind": "probe"}))[0]
+    outcome = work(0, task.to_bytes())
+    assert outcome.how == "raised"
+    assert b"SystemExit: enough" in outcome.body

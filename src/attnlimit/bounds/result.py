@@ -38,7 +38,9 @@ class Bound:
 
     def __post_init__(self) -> None:
         if bool(self.value.isnan().any()):
-            raise InputError(f"The value of bound {self.name} must be numbers, got nan: a bound that says nothing is inf.")
+            raise InputError(
+                f"The value of bound {self.name} must be numbers, got nan: a bound that says nothing is inf."
+            )
         object.__setattr__(self, "inputs", MappingProxyType(dict(self.inputs)))
 
     def __getstate__(self) -> dict[str, Any]:

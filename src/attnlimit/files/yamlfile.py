@@ -109,16 +109,15 @@ def _loader() -> type[SafeLoader]:
     """In C where PyYAML has that: some twenty times as fast."""
     import yaml
 
-    class Plain(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (yaml's own way)
-
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    plain: Any = type("Plain", (base,), {"yaml_implicit_resolvers": {}})
     for name, (pattern, first) in _SCALARS.items():
-        Plain.add_implicit_resolver(
+        plain.add_implicit_resolver(
             f"tag:yaml.org,2002:{name}",
             re.compile(f"^(?:{pattern})$"),
             ["" if c == "\0" else c for c in first],
         )
-    return Plain
+    return plain
 
 
 def _lines(node: Node, place: Place, path: Path) -> Iterator[tuple[Place, int]]:

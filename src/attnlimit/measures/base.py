@@ -124,7 +124,7 @@ class Measure(ABC):
     @property
     def letters(self) -> dict[str, tuple[int, str]]:
         """What the letters in the shapes of its methods stand for."""
-        return {"d": (self.dim, "the law"), "dv": (self.value_dim, "the law")}
+        return {"d": (self.dim, "the law")}
 
     @property
     def device(self) -> torch.device:

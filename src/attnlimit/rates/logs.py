@@ -143,10 +143,10 @@ def local_slopes(n: object, errors: Array) -> Float[Tensor, "*batch k"]:
 
 def local_exponents(n: Sequence[int], errors: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """The same of errors that need no checks; nan for a single n, and 0 at n = 0, near which nothing changes."""
-    if n[0] == 0:
-        return torch.nn.functional.pad(local_exponents(n[1:], errors[..., 1:]), (1, 0))
     if len(n) < 2:
         return torch.full_like(errors, torch.nan)
+    if n[0] == 0:
+        return torch.nn.functional.pad(local_exponents(n[1:], errors[..., 1:]), (1, 0))
     log_n = torch.tensor(n, dtype=errors.dtype, device=errors.device).log()
     (slope,) = torch.gradient(errors.log(), spacing=(log_n,), dim=-1)
     return -slope

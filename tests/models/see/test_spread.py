@@ -63,7 +63,7 @@ def need_disk() -> None:
 @pytest.mark.parametrize("room", [20e6, 35e6])
 def test_a_model_larger_than_the_memory_is_analysed_layer_by_layer(room, tmp_path, monkeypatch) -> None:
     """Weights of 126 MB where 20 MB are free, so that all stay on disk, or 35 MB, so that the embedding does not: the same
-    numbers, and less than half of the weights ever in memory."""
+    numbers, and never two of its eight layers in memory."""
     leave(room, monkeypatch)
     if room == 20e6:
         need_disk()
@@ -75,7 +75,7 @@ def test_a_model_larger_than_the_memory_is_analysed_layer_by_layer(room, tmp_pat
     assert spread.on_disk
     assert not loaded.on_disk
     assert heads == same
-    assert part < 0.5 * size
+    assert part < 0.25 * size
     assert whole > 0.9 * size
 
 

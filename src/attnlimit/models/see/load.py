@@ -33,7 +33,7 @@ from attnlimit.models.see.checkpoint import (
 from attnlimit.models.see.converted import first_line
 from attnlimit.models.see.find import PACKAGED, Source, find, short_name
 from attnlimit.models.see.layers import notes
-from attnlimit.models.see.memory import available_memory
+from attnlimit.models.see.memory import available_memory, give_back
 
 KINDS = {
     "encoder": "AutoModel",
@@ -127,11 +127,13 @@ def load(
         source = replace(source, cached=True)
     options = {"dtype": dtype or "auto", **spread}
     loaded = _from_gguf(source, task, options, note) if source.gguf else _read(source, task, options)
-    if loaded.on_disk and not hasattr(loaded.model, "hf_device_map"):
-        raise ModelNotSupported(
-            f"No layer of {source.name} finds room in memory, and transformers {need_transformers().__version__} does not fetch "
-            "a model that is wholly on disk: free some memory, or install transformers 5.13 or newer."
-        )
+    if loaded.on_disk:
+        if not hasattr(loaded.model, "hf_device_map"):
+            raise ModelNotSupported(
+                f"No layer of {source.name} finds room in memory, and transformers {need_transformers().__version__} does not "
+                "fetch a model that is wholly on disk: free some memory, or install transformers 5.13 or newer."
+            )
+        give_back()
     if device is not None:
         loaded.model.to(device)
     if note is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ QUADRATURE_POINTS = 160
 """Of the exact error, rarely more."""
 ALLOCATOR = 2.0
 """The C library keeps about as much again of what was freed."""
+LARGE = 2**20
+"""Bytes from which a tensor is given back to the system when it is freed, where weights come and go."""
 OVERHEAD = 60e6
 """Buffers of torch and compiled loops."""
 
@@ -85,3 +88,10 @@ def available_memory(device: torch.device) -> float | None:
             if limit != resource.RLIM_INFINITY:
                 found.append(max(0.0, float(limit) - 1024.0 * int(held[name])))
     return min(found, default=None)
+
+
+def give_back() -> None:
+    """From now on what is freed of large tensors goes back to the system. The C library of Linux would learn from the first
+    weights freed to keep as many for later, and what is made between them then keeps it from using them again."""
+    with suppress(AttributeError, OSError, TypeError):  # other systems give back what is large
+        ctypes.CDLL(None).mallopt(-3, LARGE)  # -3: M_MMAP_THRESHOLD

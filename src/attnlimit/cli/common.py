@@ -159,22 +159,24 @@ class Columns:
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        title, rest = self.title, [*range(1, len(self.columns))]
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table]:
+        if self.title:
+            yield Text(self.title, "italic")
+        rest = [*range(1, len(self.columns))]
         while True:
             fits = max(
                 1, sum(self._width(console, rest[:k]) <= options.max_width for k in range(1, len(rest) + 1))
             )
-            yield self._grid(title, rest[:fits])
-            title, rest = "", rest[fits:]
+            yield self._grid(rest[:fits])
+            rest = rest[fits:]
             if not rest:
                 return
 
     def _width(self, console: Console, chosen: Sequence[int]) -> int:
-        return console.measure(self._grid("", chosen), options=console.options.update(width=10**4)).maximum
+        return console.measure(self._grid(chosen), options=console.options.update(width=10**4)).maximum
 
-    def _grid(self, title: str, chosen: Sequence[int]) -> Table:
-        grid = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    def _grid(self, chosen: Sequence[int]) -> Table:
+        grid = Table(box=None, header_style="bold", pad_edge=False)
         for k in (0, *chosen):
             grid.add_column(self.columns[k], justify="right", overflow="fold")
         for row in self.rows:

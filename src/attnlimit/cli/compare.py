@@ -47,16 +47,18 @@ def compare(
         result = al.compare(
             loaded, found, given, keys=shares, windows=windows, seeds=range(seeds), progress=step
         )
-    if as_json:  # said before it is written, so that a full disk loses nothing
-        print_json(result.to_dict())
-    else:
-        _show(result)
-    result.save(folder / "compare.json")
     try:
-        save(result.plot(), folder / "compare.png")
-    except MissingExtra as missing:
-        err.print(f"No figure: {missing}")
-    report = al.write_report(folder)
+        result.save(folder / "compare.json")
+        try:
+            save(result.plot(), folder / "compare.png")
+        except MissingExtra as missing:
+            err.print(f"No figure: {missing}")
+        report = al.write_report(folder)
+    finally:  # a full disk loses nothing
+        if as_json:
+            print_json(result.to_dict())
+        else:
+            _show(result)
     if not as_json:
         out.print(f"Written: {folder}/compare.json, compare.png\nReport: {report}")
 

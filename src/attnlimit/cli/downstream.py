@@ -92,13 +92,15 @@ def downstream(
         curve = curve.by_horizon(horizons)
     more = {"horizons": horizons.tolist(), "policy": policy, "per_query": per_query}
     record = (comparison or curve).to_dict() | more
-    if as_json:  # said before it is written, so that a full disk loses nothing
-        print_json(record)
-    else:
-        _show(curve, comparison, policy)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "downstream.json", record)
-    figures = _figures(curve, comparison, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "downstream.json", record)
+        figures = _figures(curve, comparison, folder)
+    finally:  # a full disk loses nothing
+        if as_json:
+            print_json(record)
+        else:
+            _show(curve, comparison, policy)
     if not as_json:
         out.print(f"Written: {folder}/downstream.json{figures}")
 

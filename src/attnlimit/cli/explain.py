@@ -76,15 +76,16 @@ def explain(
             progress=step,
             before=lambda memory: err.print(f"Memory: {memory}."),
         )
-    if as_json:  # said before it is written, so that a full disk loses nothing
-        print_json(found.to_dict())
-    else:
-        _show(found)
-    if folder is None:
-        return
-    found.save(folder / "explain.json")
-    write_text(folder / "explain.html", page(explanation(found)))
-    if not as_json:
+    try:
+        if folder is not None:
+            found.save(folder / "explain.json")
+            write_text(folder / "explain.html", page(explanation(found)))
+    finally:  # a full disk loses nothing
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            _show(found)
+    if folder is not None and not as_json:
         out.print(f"Explanation: {folder}/explain.json\nPage: {folder}/explain.html (open it in a browser)")
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from attnlimit.errors import ModelNotSupported
 from attnlimit.files.cache import cache_folder
 from attnlimit.models import load
 from attnlimit.models.see import converted
@@ -97,6 +98,23 @@ def test_a_default_dtype_is_not_kept_for_another(tiny_gguf, cache) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert load(tiny_gguf).model.dtype == torch.float32
+
+
+def test_an_entry_that_does_not_fit_the_memory_stays(tiny_gguf, cache, monkeypatch) -> None:
+    kind = type(load(tiny_gguf).model)
+    (entry,) = cache.iterdir()
+
+    def full(*given: object, **named: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as small:
+        small.setattr(kind, "from_pretrained", full)
+        with pytest.raises(ModelNotSupported, match="does not fit the memory"):
+            load(tiny_gguf)
+    assert entry.is_dir()
+    said: list[str] = []
+    load(tiny_gguf, note=said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize("damage", ["short weights", "no weights", "no JSON", "another config", "tokenizer"])

@@ -47,6 +47,7 @@ from attnlimit.models.see.text import (
     token_windows,
 )
 from attnlimit.numerics.threads import Waiting
+from attnlimit.numerics.words import counted
 
 POINTS, CONTEXT_POINTS = 24, 13
 NEAR_ALL = (0.85, 0.95)
@@ -172,7 +173,7 @@ def _facts(plan: _Plan, work: _Work, rel_error: float, memory: Memory) -> Facts:
         dtype=str(next(plan.loaded.model.parameters()).dtype).removeprefix("torch."),
         memory=memory.peak,
         versions=_versions(),
-        text=f"{passages} passages of {plan.source}, token ids sha256 {digest(plan.windows)}",
+        text=f"{counted(passages, 'passage')} of {plan.source}, token ids sha256 {digest(plan.windows)}",
         answer=None if work.answering is None else unit(plan.loaded.kind),
         method=f"Laplace quadrature, n {'independent' if reading.pooled else 'different'} keys, no Monte Carlo; relative "
         "to the rms of the head's outputs",

@@ -12,7 +12,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -249,13 +249,16 @@ def _kept(folder: Path, source: Source, task: str | None, options: dict[str, Any
     """What was kept of a GGUF file. A damaged entry is removed."""
     if not os.path.isdir(folder):
         return None
-    with suppress(InputError, ModelNotSupported, OSError):
+    try:
         loaded = _read(replace(source, place=str(folder), gguf=None), task, options)
         if loaded.tokenizer is not None:
             return loaded
         if not _has_tokenizer(folder):
-            tokenizer, problem = _tokenizer(need_transformers(), source)
-            return replace(loaded, tokenizer=tokenizer, tokenizer_problem=problem)
+            tokenizer, reason = _tokenizer(need_transformers(), source)
+            return replace(loaded, tokenizer=tokenizer, tokenizer_problem=reason)
+    except (InputError, ModelNotSupported, OSError) as problem:
+        if _no_memory(problem.__cause__):
+            raise
     shutil.rmtree(folder, ignore_errors=True)
     return None
 
@@ -353,10 +356,10 @@ def _plain_errors(source: Source) -> Iterator[None]:
     except (RuntimeError, MemoryError) as problem:
         if isinstance(problem, NotImplementedError):
             raise _not_loaded(source, problem) from problem
-        if isinstance(problem, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(problem):
+        if _no_memory(problem):
             raise ModelNotSupported(
-                f"{source.name} does not fit the memory: spread it over devices, memory and disk (--device auto), or use a "
-                f"smaller dtype ({first_line(problem)})."
+                f"{source.name} does not fit the memory: spread it over devices, memory and disk (--device auto; a GGUF file "
+                f"must fit once, when it is converted), or use a smaller dtype ({first_line(problem)})."
             ) from problem
         raise InputError(
             f"{source.name} cannot be loaded: its config.json does not match its weights, or they are damaged "
@@ -371,6 +374,10 @@ def _plain_errors(source: Source) -> Iterator[None]:
             f"{source.name} cannot be loaded: transformers {need_transformers().__version__} cannot make a model of its config.json "
             f"({_in_words(problem)}). {COPY}"
         ) from problem
+
+
+def _no_memory(problem: BaseException | None) -> bool:
+    return isinstance(problem, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(problem)
 
 
 def _in_words(problem: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ QUADRATURE_POINTS = 160
 """Of the exact error, rarely more."""
 ALLOCATOR = 2.0
 """The C library keeps about as much again of what was freed."""
-LARGE = 2**20
+LARGE = 2**17
 """Bytes from which a tensor is given back to the system when it is freed, where weights come and go."""
 OVERHEAD = 60e6
 """Buffers of torch and compiled loops."""
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,7 @@ def available_memory(device: torch.device) -> float | None:
         line = next(one for one in lines if one.startswith("MemAvailable:"))
         found.append(1024.0 * int(line.split()[1]))
     with suppress(OSError, ValueError):
-        files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-        limit, used = (int(file.read_text(encoding="utf-8")) for file in files)
-        found.append(float(limit - used))
+        found.extend(_left_by_groups())
     with suppress(ImportError, OSError, ValueError):
         import resource  # not on Windows
 
@@ -88,6 +88,29 @@ def available_memory(device: torch.device) -> float | None:
             if limit != resource.RLIM_INFINITY:
                 found.append(max(0.0, float(limit) - 1024.0 * int(held[name])))
     return min(found, default=None)
+
+
+def _left_by_groups() -> Iterator[float]:
+    """What the limits of the process's control groups leave, as those of containers and of clusters' jobs; files that were
+    read are counted there, and give way."""
+    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if kinds == "":  # the second version of Linux's groups, then the first
+            top, limit, used, files = GROUPS, "max", "current", ""
+        elif "memory" in kinds.split(","):
+            top, limit, used, files = GROUPS / "memory", "limit_in_bytes", "usage_in_bytes", "total_"
+        else:
+            continue
+        inner = top / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if not folder.is_relative_to(top):
+                break
+            with suppress(OSError, ValueError):  # without a limit, or seen from inside a container
+                most, held, told = (
+                    (folder / f"memory.{name}").read_text(encoding="utf-8") for name in (limit, used, "stat")
+                )
+                cached = re.findall(rf"^{files}(?:in)?active_file (\d+)", told, re.MULTILINE)
+                yield float(int(most) - int(held) + sum(map(int, cached)))
 
 
 def give_back() -> None:

@@ -13,7 +13,16 @@ from attnlimit.drawing import figure as figure_of
 from attnlimit.models.analyse.heads import HeadReport
 from attnlimit.models.analyse.run import Run
 from attnlimit.models.budget.budgets import Budgets
-from attnlimit.report.figures.style import BLUE, COLOURS, RED, axes, exponent_lines, finish
+from attnlimit.report.figures.style import (
+    BLUE,
+    COLOURS,
+    RED,
+    axes,
+    exponent_lines,
+    finish,
+    plain_ticks,
+    shades,
+)
 
 ALL_KEYS: dict[str, Any] = {"facecolor": "0.92", "edgecolor": RED, "hatch": "////"}
 """A square whose head needs all keys that it sees."""
@@ -34,7 +43,8 @@ def heat_map(run: Run) -> Figure:
         if need.all:
             ax.add_patch(Rectangle((one.head - 0.5, one.layer - 0.5), 1, 1, linewidth=0, **ALL_KEYS))
         _write(ax, one, str(need), need.keys**2 < low * visible and not need.all)
-    label = f"all it sees (up to {visible:.0f}); + keeps some keys and draws the others"
+    mean = " in the mean" if facts.causal else ""
+    label = f"all it sees (up to {visible:.0f}{mean}); + keeps some keys and draws the others"
     patch = Patch(label=label, **ALL_KEYS)
     drawn.legend(handles=[patch], loc="outside lower center", frameon=False, fontsize=8)
     return drawn
@@ -79,19 +89,27 @@ def curves(run: Run, policy: str = "sampled") -> Figure:
     """The exact curve of every head, coloured by layer."""
     drawn, ax = axes()
     allowed = floor = run.facts.rel_error
+    layers = run.shape[0]
+    few = layers <= len(COLOURS)
+    colours = COLOURS if few else shades(layers)
     for one in run.heads:
         (way,) = one.chosen(policy)
         points = zip(way.curve.n, way.curve.error.tolist(), strict=True)
         known = [(n, error) for n, error in points if error > 0]
         if not known:
             continue
-        colour = COLOURS[one.layer % len(COLOURS)]
-        label = f"layer {one.layer}" if one.head == 0 and one.layer < 2 * len(COLOURS) else None
-        ax.plot(*zip(*known, strict=True), color=colour, alpha=0.55, linewidth=1, label=label)
+        label = f"layer {one.layer}" if few and one.head == 0 else None
+        ax.plot(*zip(*known, strict=True), color=colours[one.layer], alpha=0.55, linewidth=1, label=label)
         floor = min(floor, known[-1][1])
     ax.axhline(allowed, color="black", linestyle="--", linewidth=1)
-    names, ends = {"ncols": 1 + (run.shape[0] > 6)}, (min(max(floor, 1e-3), allowed) / 1.5, None)
-    finish(ax, "keys drawn n", "relative rms error of the head's output", log="xy", legend=names, ylim=ends)
+    if not few:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import ListedColormap, Normalize
+
+        scale = ScalarMappable(Normalize(-0.5, layers - 0.5), ListedColormap(colours))
+        drawn.colorbar(scale, ax=ax, label="layer")
+    ends = (min(max(floor, 1e-3), allowed) / 1.5, None)
+    finish(ax, "keys drawn n", "relative rms error of the head's output", log="xy", ylim=ends)
     return drawn
 
 
@@ -109,6 +127,7 @@ def slopes(run: Run) -> Figure:
     exponent_lines(ax, fine, rms="sharp, Gaussian tokens, n → ∞", paper="published 1/(2(1+H²))")
     worth = "exponent in n/(1 − n/R) for n of R keys" if run.facts.population == "context" else None
     names = {"title": worth, "title_fontsize": 8}
-    finish(ax, "horizon H", "exponent of the error", log="x", legend=names, ylim=(0, None))
-    ax.xaxis.set_major_formatter("{x:g}")
+    top = 1.1 * max(0.5, *exponent)
+    finish(ax, "horizon H", "exponent of the error", log="x", legend=names, ylim=(0, top))
+    plain_ticks(ax.xaxis, (1.0, 2.0, 5.0))
     return drawn

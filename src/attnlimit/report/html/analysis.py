@@ -117,7 +117,7 @@ def _lead(run: Run) -> str:
     where = (
         f"here the {visible:,.0f} keys of {counted(facts.passages, 'passage')}, pooled"
         if facts.population == "corpus"
-        else f"here up to {visible:,.0f} of them"
+        else f"here up to {visible:,.0f} of them{', in the mean over queries' if facts.causal else ''}"
     )
     return (
         f"An attention head answers a query by averaging over keys: the tokens that it may look at, {where}. "

@@ -25,7 +25,7 @@ function makeHead(view) {
   }
 
   function curve(parent, one, room) {
-    const height = 250, box = { left: 46, right: room - 6, top: 26, bottom: height - 40 };
+    const height = 250, box = { left: 54, right: room - 6, top: 26, bottom: height - 40 };
     const svg = draw.canvas(parent, room, height, `Error of ${view.name(one)} against the number of keys, logarithmic axes`);
     const { sampled, kept, median, p90 } = one.curves, epsilon = view.error(), { n } = needed(one, "sampled");
     // where all keys are drawn the error is zero, which a logarithm cannot show
@@ -57,7 +57,7 @@ function makeHead(view) {
     const span = used.at(-1) - used[0] + 1, merge = Math.max(1, Math.ceil(span / 48)), first = Math.max(0, used[0] - merge);
     const shares = [];
     for (let k = first; k < Math.min(bins, used.at(-1) + 1 + merge); k += merge) shares.push(counts.slice(k, k + merge).reduce((sum, count) => sum + count, 0) / total);
-    const height = 140, box = { left: 46, right: room - 6, top: 26, bottom: height - 40 };
+    const height = 140, box = { left: 54, right: room - 6, top: 26, bottom: height - 40 };
     const svg = draw.canvas(parent, room, height, `Histogram of the scores of ${view.name(one)}`);
     const top = Math.max(...shares) * 1.05, ends = [from + first * step, from + (first + shares.length * merge) * step];
     const x = draw.linear(...ends, box.left, box.right), y = draw.linear(0, top, box.bottom, box.top);

@@ -142,6 +142,7 @@ def test_refusals_say_what_got_why_and_what_to_do(call, message):
         (lambda: icl.LinearRegression(2).draw(2, 4, 0, dtype=torch.int64), "dtype must be a floating dtype of torch, got torch.int64"),
         (lambda: al.Given(X, float("nan")), "positions must be several, each a whole number, a tensor or None, got nan"),
         (lambda: al.Given(X, [torch.zeros(2)]), r"positions\[0\] must be a whole number, got a tensor of shape \(2,\)"),
+        (lambda: al.exact_error(HEAD, LAW, [10**30], X), r"n\[0\] must be a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got 10{30}"),
         (lambda: al.fit_log([4, 16], [1.0, 0.5], resamples=10**12), "resamples must be a whole number of at most 999,999"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), X[0], [100], direction=X), r"direction must be one vector, or one for each query, \(2,\), got \(1, 2\)"),
         (lambda: bounds.berry_esseen(HEAD, al.Sphere(2), torch.ones(0, 2).double(), [100]), "queries are empty: give at least one"),

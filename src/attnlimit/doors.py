@@ -38,7 +38,7 @@ from jaxtyping import AbstractArray
 from torch import Tensor
 
 from attnlimit.errors import AttnlimitError, InputError, TooLarge
-from attnlimit.inputs import as_device, as_number, as_readable, is_dense, shown
+from attnlimit.inputs import as_device, as_number, as_readable, in_64_bits, is_dense, shown
 
 T = TypeVar("T")
 NO: Any = object()
@@ -236,9 +236,11 @@ def check_of(hint: Any) -> Check | None:
 # --- plain kinds --------------------------------------------------------------------------------------
 
 
-def _whole(value: Any, *_: object) -> Any:
+def _whole(value: Any, name: str, _: object) -> Any:
     number = as_number(value)
-    return NO if number is None or not -(2**63) <= number < 2**63 or number != int(number) else int(number)
+    if number is None or number - number != 0 or number != int(number):
+        return NO
+    return in_64_bits(number, name)
 
 
 def _real(value: Any, *_: object) -> Any:

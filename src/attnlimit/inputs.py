@@ -130,6 +130,15 @@ def as_number(value: Any) -> int | float | None:
     return value if isinstance(value, float) or -1e308 < value < 1e308 else np.inf if value > 0 else -np.inf
 
 
+def in_64_bits(number: int | float, name: str) -> int:
+    """What is whole, if torch can count it."""
+    if not -(2**63) <= number < 2**63:
+        raise InputError(
+            f"{name} must be a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {shown(number)}."
+        )
+    return int(number)
+
+
 def whole(least: int, most: int = 2**63 - 1, why: str = "") -> Callable[..., int]:
     """Takes whole numbers from `least` to `most`, also as a float such as 1e6 (a value and its name, as all such checks)."""
 
@@ -184,9 +193,7 @@ def as_seed(value: object, name: str = "generator") -> torch.Generator | int:
         return number
     if number is None or not abs(number) < np.inf or number != int(number):
         raise InputError(f"{name} must be a torch.Generator or a seed (int), got {shown(value)}.")
-    if not -(2**63) <= number < 2**63:
-        raise InputError(f"A seed is a whole number of 64 bits, from −2⁶³ to 2⁶³ − 1, got {number}.")
-    return int(number)
+    return in_64_bits(number, "A seed")
 
 
 def as_generator(generator: object, device: torch.device | str = "cpu") -> torch.Generator:

@@ -392,7 +392,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(refused, monkeypatch):
         ("phase --kappa 1e10 --n 100", "The scores of a query spread by 1e+10"),
         (
             f"curve --horizon 1 --method monte-carlo --n 10,20 --seed {2**70}",
-            "A seed is a whole number of 64 bits",
+            "A seed must be a whole number of 64 bits",
         ),
     ],
 )

@@ -209,7 +209,7 @@ class Head:
             raise InputError(
                 f"The head is {right.dtype} on {right.device}, {measure!r} is {measure.dtype} on {measure.device}: "
                 f"convert one of them, mixing would lose precision or fail. For the head A.to({measure.dtype}), for a law "
-                f"dtype={right.dtype}."
+                f"dtype={right.dtype} (a Gaussian: tensors of it for mean or cov)."
             )
 
     # --- pieces -----------------------------------------------------------------------------------

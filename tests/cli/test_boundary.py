@@ -289,6 +289,7 @@ def test_a_name_that_is_no_formula_is_drawn_and_other_models_are_told(run, model
         (["--dtype", "foo"], "dtype must be float32"),
         (["--device", "foo"], "There is no device 'foo' here"),
         (["--device", "meta"], "meta holds shapes without numbers"),
+        (["--device", "vulkan"], "backend). Leave it out, or say cpu or auto."),  # torch says more
         (["--seed", 2**70], "seed"),
     ],
 )

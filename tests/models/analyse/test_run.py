@@ -19,6 +19,7 @@ from attnlimit.models.budget.budgets import Budgets, HeadBudget
 from attnlimit.models.see.find import packaged_bert
 from attnlimit.models.see.load import Loaded, load
 from attnlimit.models.see.text import texts
+from attnlimit.report.html.analysis import answer_table
 
 READING = Reading(tokens=96, passages=2, queries=16)
 
@@ -112,6 +113,11 @@ class TestAims:
             assert made.predicted.value <= level * (1 + 1e-12)
         shares = [made.share for made in run.answer_levels]
         assert shares == sorted(shares)
+
+    def test_levels_that_the_same_keys_reach_are_one_row(self, run, monkeypatch):
+        rows = answer_table(run)[1]
+        monkeypatch.setitem(vars(run), "answer_levels", run.answer_levels * 2)
+        assert answer_table(run)[1] == rows
 
     def test_queries_of_the_answer(self, run, embedding):
         assert ANSWER_QUERIES == 3

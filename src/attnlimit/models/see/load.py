@@ -164,7 +164,7 @@ def _device(given: str | torch.device | None) -> torch.device | None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
         raise InputError(
-            f"There is no device {given!r} here ({first_line(problem)}). Leave it out, or say cpu or auto."
+            f"There is no device {given!r} here ({first_line(problem).split('. ')[0]}). Leave it out, or say cpu or auto."
         ) from problem
     if device.type == "meta":
         raise InputError(

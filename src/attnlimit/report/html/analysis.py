@@ -97,18 +97,19 @@ def answer_table(run: Run) -> tuple[list[str], list[list[str]]]:
         "full heads",
     ]
     rows = [
-        [
+        (
             f"{one.predicted.value:.3g}",
             f"{one.predicted.low:.2g} … {one.predicted.high:.2g}",
             f"{100 * (one.share or 0):.3g} %",
             f"{one.total / len(one.entries):.3g}",
             str(sum(head.by_query is not None for head in one.entries)),
             str(sum(head.n is None for head in one.entries)),
-        ]
+        )
         for one in run.answer_levels
         if one.predicted is not None and one.total is not None
     ]
-    return columns, rows
+    # levels that the fewest keys reach are one
+    return columns, [list(row) for row in dict.fromkeys(rows)]
 
 
 def _lead(run: Run) -> str:

@@ -356,14 +356,19 @@ def test_light_dark_and_print(opened):
 
 
 def test_phone(opened):
-    for shape in ((3, 4), (4, 40)):
-        tab = opened(analysis(run_of(*shape)), viewport={"width": 360, "height": 740})
+    pooled = run_of(2, 4, 16_384, population="corpus")
+    for run in (run_of(3, 4), run_of(4, 40), pooled):
+        tab = opened(analysis(run), viewport={"width": 360, "height": 740})
         assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-        tab.click("[data-place='2-1']")
+        ends = "[...document.querySelectorAll('#scale text')].map(one => one.getBoundingClientRect().right)"
+        assert max(tab.evaluate(ends)) <= tab.evaluate(
+            "document.querySelector('#scale svg').getBoundingClientRect().right"
+        )
+        tab.click("[data-place='1-1']")
         tab.wait_for_function(
             "() => document.getElementById('head').getBoundingClientRect().top < innerHeight"
         )
-        assert tab.inner_text("#head h2") == "Layer 2, head 1"
+        assert tab.inner_text("#head h2") == "Layer 1, head 1"
 
 
 def test_figures_on_a_phone_are_of_readable_size_and_scroll(opened):

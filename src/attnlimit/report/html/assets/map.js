@@ -22,7 +22,8 @@ function makeMap(view) {
   }
 
   function scale() {
-    const parent = document.getElementById("scale"), room = Math.min(480, parent.parentNode.clientWidth - 28), end = room * 0.58;
+    const parent = document.getElementById("scale"), room = Math.min(480, parent.parentNode.clientWidth - 28);
+    const end = Math.min(room * 0.58, room - (view.pooled ? 200 : 155));
     const svg = draw.canvas(parent, room, 44, "Colour scale: keys, logarithmic; hatched: all keys");
     const at = draw.log(low, most, 2, end);
     for (let x = 2; x < end; x += 2) make(svg, "rect", { x, y: 8, width: 2.5, height: 10, fill: draw.colour((x - 2) / (end - 2)) });

@@ -20,6 +20,7 @@ from attnlimit.icl.methods import MODELS, Attention, Evaluation, Optimizer
 from attnlimit.icl.solutions import endpoint, finite_risk, long_prompt_constant, tuned
 from attnlimit.icl.tasks import Floor, InContextTask, LinearRegression
 from attnlimit.icl.tasks.base import floors
+from attnlimit.numerics.threads import side_by_side
 from attnlimit.numerics.words import counted
 from attnlimit.rates import exponents
 
@@ -287,7 +288,8 @@ _floors = lru_cache(maxsize=32)(floors)
 
 @lru_cache(maxsize=32)
 def _predicted(task: LinearRegression, lengths: tuple[int, ...], attention: Attention) -> Lengths:
-    return torch.tensor([tuned(task, length, attention)[1] for length in lengths], dtype=torch.float64)
+    risks = side_by_side(lambda length: tuned(task, length, attention)[1], lengths)
+    return torch.tensor(risks, dtype=torch.float64)
 
 
 @lru_cache(maxsize=32)

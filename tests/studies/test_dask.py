@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from attnlimit.errors import InputError
 from attnlimit.studies import Dask, WorkersLost, connect, open_run, run_study, study_from
+from attnlimit.studies.coordinator import Progress
 from attnlimit.studies.executors.dask import start
 
 TASKS, KILLS = 200, 6
@@ -270,6 +272,33 @@ def test_a_scheduler_that_is_gone_ends_the_run_by_name(monkeypatch):
         WorkersLost, match=r"scheduler tcp://127\.0\.0\.1:8786 does not answer \(client closed\)"
     ):
         executor.collect(0.0)
+
+
+def test_a_scheduler_that_is_killed_ends_the_run_by_name_and_it_goes_on(tmp_path):
+    file, folder, processes = tmp_path / "scheduler.json", tmp_path / "run", []
+    for part in (["scheduler", "--host", "127.0.0.1", "--port", "0"], ["worker", "--nthreads", "1"]):
+        words = [sys.executable, "-m", "dask", *part, "--scheduler-file", str(file), "--no-dashboard"]
+        processes.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+    study = study_from(STUDY | {"replicates": 1, "grid": {"value": list(range(40))}})
+
+    def safe(progress: Progress) -> None:
+        if progress.done > 3:
+            processes[0].kill()
+
+    try:
+        while not file.exists() or not file.read_text():
+            time.sleep(0.05)
+        address = json.loads(file.read_text())["address"]
+        with pytest.raises(WorkersLost, match=r"does not answer .*what was committed is kept"):
+            run_study(study, folder, lambda stop: connect(address, 1), report=safe)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    kept = done(folder)
+    assert 3 < kept < 40
+    again = run_study(study, folder)
+    assert (again.done, again.reused) == (40, kept)
 
 
 def test_more_workers_than_a_machine_can_hold_are_refused():

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -126,7 +127,7 @@ class Dask:
         if not self._futures:
             time.sleep(timeout)
             return []
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, CancelledError):  # all are cancelled where the scheduler is lost
             _distributed().wait(list(self._futures), timeout=timeout, return_when="FIRST_COMPLETED")
         if self._client.status != "running":
             raise WorkersLost(
@@ -138,7 +139,6 @@ class Dask:
     def _outcome(self, future: Any) -> list[Ended]:
         """The outcome of a future that is done; none if its result has meanwhile died with a worker."""
         from distributed import KilledWorker
-        from distributed.client import FutureCancelledError
 
         place = self._futures[future]
         try:
@@ -148,7 +148,7 @@ class Dask:
         except KilledWorker as death:
             reason = f"the worker {death.last_worker.address} died".encode()
             found = Ended(place, "died", reason, deaths=death.allowed_failures + 1)
-        except FutureCancelledError:
+        except CancelledError:
             found = Ended(place, "lost", b"")
         except Exception as problem:
             found = Ended(place, "raised", f"{type(problem).__name__}: {problem}".encode())

@@ -57,15 +57,15 @@ def answer_map(run: Run, budgets: Budgets) -> Figure:
     low = max(float(grid.min()), 0.5)
     error = "" if budgets.predicted is None else f"{budgets.predicted.value:.2g} {budgets.predicted.unit}"
     title = f"{run.facts.model}: {100 * (budgets.share or 0):.3g} % of all keys,\nerror of the answer {error}"
-    words = "keys that a query reads, % of those it sees"
-    drawn, ax = _map(run, grid, (low, 100.0), 0.26, title, words, format="{x:g}")
+    words = "% of the keys it sees"
+    drawn, ax = _map(run, grid, (low, 100.0), 0.26, title, words)
     for one, value in zip(run.heads, grid.flatten().tolist(), strict=True):
         _write(ax, one, f"{value:.2g}", value**2 < low * 100)
     return drawn
 
 
 def _map(
-    run: Run, values: Tensor, ends: tuple[float, float], row: float, title: str, words: str, **scale: Any
+    run: Run, values: Tensor, ends: tuple[float, float], row: float, title: str, words: str
 ) -> tuple[Figure, Axes]:
     """A square a head, rows `row` inches high, coloured by the logarithm of its value."""
     layers, heads = run.shape
@@ -76,7 +76,7 @@ def _map(
     image = ax.imshow(values.numpy(), cmap="cividis", norm=LogNorm(*ends), aspect="auto")
     ax.set(xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers), title=title)
     ax.title.set_fontsize(10)
-    drawn.colorbar(image, ax=ax, label=words, **scale)
+    plain_ticks(drawn.colorbar(image, ax=ax, label=words).ax.yaxis, (1.0, 2.0, 5.0))
     return drawn, ax
 
 
@@ -102,6 +102,7 @@ def curves(run: Run, policy: str = "sampled") -> Figure:
         ax.plot(*zip(*known, strict=True), color=colours[one.layer], alpha=0.55, linewidth=1, label=label)
         floor = min(floor, known[-1][1])
     ax.axhline(allowed, color="black", linestyle="--", linewidth=1)
+    ax.annotate(f"{100 * allowed:g} %", (1, allowed), (0, 3), textcoords="offset points", fontsize=8)
     if not few:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import ListedColormap, Normalize

@@ -13,11 +13,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import attnlimit as al
 from attnlimit.cli import app
 from attnlimit.errors import InputError
 from attnlimit.models.analyse.heads import SCORE_BINS, HeadReport
 from attnlimit.models.analyse.run import Facts, Run
 from attnlimit.models.budget.needed import KEEPING, POLICIES, RANDOM, Way
+from attnlimit.models.see.text import texts
 from attnlimit.rates.error_curve import ErrorCurve
 from attnlimit.report.html import page, write_report
 from attnlimit.report.html.analysis import analysis, levels
@@ -60,6 +62,7 @@ def head_of(layer: int, head: int, heads: int, keys: int, name: str) -> HeadRepo
         output_share=0.25,
         asymptotic_exponent=0.5,
         published_exponent=0.4,
+        effective_interval=(0.8 * effective, 1.1 * effective),
     )
 
 
@@ -282,8 +285,22 @@ def test_hover_and_click(opened):
     assert f"{run.heads[6].horizon:.3g}" in facts
     assert "published bound −0.4" in facts
     assert re.search(r"Slope, n from 19 to 150\s+−0.45", facts)
+    low, high = run.heads[6].effective_interval
+    assert f"others of the same law: {low:.3g} to {high:.3g}" in facts
     tab.locator("#phase .dot").nth(0).dispatch_event("click")
     assert tab.inner_text("#head h2") == "Layer 0, head 0"
+
+
+def test_a_model_that_was_analysed(opened):
+    """What analyses write is what the page reads, field by field."""
+    bert = al.load("minilm")
+    run = al.analyze(bert, texts(), reading=al.Reading(tokens=32, passages=1, queries=2))
+    tab = opened(analysis(run))
+    tab.click("[data-place='3-7']")
+    terms = tab.locator("#head .facts dt").all_text_contents()
+    assert terms[0] == "Keys needed"
+    assert terms[-1] == "Module"
+    assert len(terms) >= 8
 
 
 def test_keyboard(opened):

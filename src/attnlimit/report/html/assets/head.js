@@ -70,13 +70,14 @@ function makeHead(view) {
 
   function facts(one) {
     const list = make(panel, "dl", { class: "facts" }), shares = Object.entries(one.shares);
+    const ends = (values, write) => values.map((value) => write(value)).join(" to ");
     const range = (values) => `${words.number(values[1])} (${words.number(values[0])} to ${words.number(values[2])})`;
     const rows = [
       ["Keys needed", `${counted(needed(one, "best"))} of ${words.count(one.visible_keys)}; random keys only ${counted(needed(one, "sampled"))}, keep and draw ${counted(needed(one, "kept"))}`],
-      ["Effective keys", `${range(one.effective_keys)} of ${words.count(one.visible_keys)}${one.effective_interval ? `; about 95 % interval of the median, were the keys others of the same law: ${one.effective_interval.map(words.number).join(" to ")}` : ""}`],
+      ["Effective keys", `${range(one.effective_keys)} of ${words.count(one.visible_keys)}${one.effective_interval ? `; about 95 % interval of the median, were the keys others of the same law: ${ends(one.effective_interval, words.number)}` : ""}`],
       ["Spread of scores s", range(one.score_spread)],
       ["Horizon H", words.number(one.horizon)],
-      ["Slope, n from " + one.exponent_range.map(words.count).join(" to "), `−${words.number(one.local_exponent)}`],
+      ["Slope, n from " + ends(one.exponent_range, words.count), `−${words.number(one.local_exponent)}`],
       ["Slope as n → ∞", `−${words.number(one.asymptotic_exponent)} for Gaussian tokens of this H; published bound −${words.number(one.published_exponent)}`],
       ...(shares.length ? [["Weight on", shares.map(([key, share]) => `${run.share_words[key] ?? key} ${words.percent(share)}`).join(", ")]] : []),
       ...(Number.isFinite(one.output_share) ? [["Share of its layer", `${words.percent(one.output_share)} of the squared output`]] : []),

@@ -123,6 +123,47 @@ def test_benchmarks_show_the_file(site: Path) -> None:
         assert all(f"<td>{figure['name']}</td>" in text for figure in result["figures"])
 
 
+def test_sentences_of_measured_numbers_say_what_was_measured() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+    readme, page = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        for name in ("README.md", "docs/budget-a-model.md")
+    )
+    values = {name: {one["name"]: one["value"] for one in results[name]["figures"]} for name in results}
+    answer, decoding = values["answer"], values["decoding"]
+
+    short, middle, long = (
+        f"{answer[f'{size} tokens: keys for KL 0.01']:.0f} %" for size in ("512", "1,024", "2,048")
+    )
+    said = f"(KL 0.01 nats a token) with {middle} of its keys** in texts of 1,024 tokens ({short} of 512, {long} of 2,048)"
+    assert said in readme
+    assert "At all three lengths ours was below every other method at every point." in page
+    assert [
+        answer[f"{size} tokens: points at which ours is not below another"]
+        for size in ("512", "1,024", "2,048")
+    ] == [0] * 3
+    assert "From a tenth of the keys on, predictions are within 30 % of what was measured." in page
+    ours = [one for one in results["answer"]["points"] if one["predicted"]]
+    assert len(ours) == 18
+    assert all(0.7 <= one["predicted"][0] / one["kl"] <= 1.3 for one in ours if one["asked"] >= 0.1)
+    assert "what was read differs by up to 3 % of it" in page
+    assert 0.02 < max(abs(one["read"] / one["asked"] - 1) for one in ours) < 0.035
+
+    assert (
+        "more than twice as fast as fused attention with 32 thousand keys and more than three times with 128 thousand"
+        in page
+    )
+    for keys, least in (("32k", 2), ("128k", 3)):
+        steps = [value for name, value in decoding.items() if name.startswith(f"step at {keys} keys")]
+        assert len(steps) == 4
+        assert min(steps) > least
+    whole, grown, kl = [value for name, value in decoding.items() if not name.startswith("step")][2:]
+    assert f"takes {whole:.2f} of the full model's time ({grown:.2f} where" in page
+    assert f"at a KL of {kl:.2g} nats a token" in page
+    assert "takes up to 1.5 times the full model's time" in page
+    assert max(value for name, value in decoding.items() if "whole texts" in name) <= 1.5
+
+
 def test_references_show_the_works(site: Path) -> None:
     bib = (ROOT / "src" / "attnlimit" / "references.bib").read_text(encoding="utf-8")
     text = (site / "theory.html").read_text(encoding="utf-8")

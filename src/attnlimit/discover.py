@@ -26,7 +26,7 @@ def built(kinds: Mapping[str, type[T]], value: object, what: str) -> T:
     except TypeError as problem:
         needed = ", ".join(one.name for one in fields(cast(Any, kind)))
         raise InputError(
-            f"The {what} {name!r} is {kind.__name__}({needed}), got {options or 'nothing of it'}."
+            f"The {what} {name!r} takes {needed or 'nothing more'}, got {options or 'nothing of it'}."
         ) from problem
 
 

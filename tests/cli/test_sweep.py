@@ -41,7 +41,7 @@ def test_a_sweep_from_start_to_export(run):
     header, first, *_ = shown.stdout.splitlines()[1:]
     assert re.split(r"  +", header.strip()) == [
         "horizon",
-        "rms there",
+        "rms at largest n",
         "exponent",
         "95 % from",
         "95 % to",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attnlimit as al
-from attnlimit.errors import NotKnown
+from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact import gradient_error
 
 F64 = {"dtype": torch.float64}
@@ -55,6 +55,27 @@ def test_gaussian_tokens_against_monte_carlo(n: int) -> None:
     assert abs(gradient_error(HEAD, law, n, X).scores.item() - float(errors.mean())) < 5 * noise
     plain = gradient_error(al.Head(HEAD.A), law, n, X).scores.item()
     assert abs(plain - float(errors.mean())) > 5 * noise
+
+
+@pytest.mark.parametrize("s", [8.0, 20.0])
+def test_widely_spread_scores_against_monte_carlo(s: float) -> None:
+    """20,000 draws of 30 keys, within 5 standard errors (false alarms: 6e-7); the limit's weights lie far beyond all keys here."""
+    y = normal(20_000, 30, 2, seed=7)
+    p = (s * y[..., 0]).softmax(1)
+    centred = y - torch.einsum("rn,rni->ri", p, y)[:, None]
+    off = torch.einsum("rn,rni,rnj->rij", p, centred, centred) - torch.eye(2, **F64)
+    errors = off.square().sum((1, 2))
+    found = gradient_error(
+        al.Head(s * torch.eye(2, **F64)), al.Gaussian(dim=2), 30, [[1.0, 0.0]]
+    ).scores.item()
+    assert abs(found - float(errors.mean())) < 5 * float(errors.std()) / 20_000**0.5
+
+
+def test_scores_too_wide_for_a_grid_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"spread by 1e\+03 standard deviations, and grids are made up to 40"
+    ):
+        gradient_error(al.Head([[1000.0]]), al.Gaussian(dim=1), 10, [[1.0]])
 
 
 @pytest.mark.parametrize("s", [0.5, 1.0])

@@ -125,7 +125,8 @@ def _show(run: al.Run) -> None:
         "The cheaper way of each head: all keys drawn at random, or (+) some always kept and the others drawn:",
         f"{run.heads[0].ways[-1].sampling}. all: every key that it sees. Error: rms over queries.",
         f"{enough} of {len(need)} heads reach {percent} with fewer keys than they see, {100 * total / seen:.1f} % of the "
-        "keys in all heads together. Drawn at random only (in brackets: about 95 % of effective keys, over other keys of the same law):",
+        "keys in all heads together.",
+        "Drawn at random only, the heads that need fewest and most (in brackets: about 95 % of effective keys, over other keys of the same law):",
     ]
     by_need = sorted(
         run.heads, key=lambda one: (one.needed(facts.rel_error, "sampled").keys, -one.effective_keys[1])

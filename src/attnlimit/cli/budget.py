@@ -33,7 +33,10 @@ def budget(
         typer.Option(help="What --keys and --total make least: answer (default), output, head; or uniform."),
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="best, or for the answer: head; for --rel-error: sampled or kept.")
+        str,
+        typer.Option(
+            help="best; for the answer also head (the same for all queries of a head) or same (for all heads); for --rel-error also sampled or kept."
+        ),
     ] = "best",
     file: Annotated[Path, file_out("Budget file to write.")] = Path("budgets.json"),
     as_json: AsJson = False,

@@ -22,6 +22,7 @@ from attnlimit.cli.model_options import (
 )
 from attnlimit.errors import InputError, MissingExtra
 from attnlimit.files.records import write_json
+from attnlimit.numerics.words import counted
 from attnlimit.report.figures.style import save
 
 if TYPE_CHECKING:
@@ -142,5 +143,5 @@ def _show(curve: DownstreamCurve, comparison: SplitComparison | None, policy: st
     kept = "own token, sinks, window and top keys kept, the rest drawn" if policy == "kept" else "all drawn"
     out.print(
         f"\nKeys: distinct ones per query and head ({kept}). {curve.per_example.shape[2]} examples, "
-        f"{len(curve.seeds)} seeds, {curve.level:.0%} intervals. {name.capitalize()}: {curve.full.unit}.",
+        f"{counted(len(curve.seeds), 'seed')}, {curve.level:.0%} intervals. {name.capitalize()}: {curve.full.unit}.",
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError
+from attnlimit.exact.error import as_sizes
 from attnlimit.exact.prepare import prepare
 from attnlimit.inputs import as_counts
 from attnlimit.measures import Gaussian, Measure, Sphere
@@ -65,6 +66,7 @@ def query_average(head: Head, law: Measure, n_max: int) -> Callable[[list[int]],
     head.check_fits(law)
     if head.query_dim != law.dim:
         raise InputError(f"Queries of law {law!r} do not fit {head.query_dim}-dimensional queries.")
+    as_sizes(n_max)
     if not (H := horizon(head, law)) <= MOST_HORIZON:
         raise InputError(
             f"The horizon is {H:.3g}, and averages over queries are computed up to {MOST_HORIZON}: above it a few keys take all "

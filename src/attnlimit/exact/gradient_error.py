@@ -15,6 +15,7 @@ from torch import Tensor
 from attnlimit.attention.head import Head
 from attnlimit.errors import InputError, NotKnown
 from attnlimit.exact.error import as_sizes, exact_error
+from attnlimit.exact.prepare import moderate
 from attnlimit.inputs import Array
 from attnlimit.measures import Empirical, Measure
 from attnlimit.numerics.caps import RESOLUTION
@@ -63,7 +64,7 @@ def gradient_error(head: Head, measure: Measure, n: int | Sequence[int], queries
         tokens = measure.population
         each = [_population(head, tokens, one, sizes) for one in a]
     elif measure.quadratic:
-        each = [_gaussian(head, measure, one, sizes) for one in a]
+        each = [_gaussian(head, measure, one, sizes) for one in moderate(a, measure, MOST_SPREAD)]
     else:
         raise NotKnown(
             f"Gradients at finite n are known exactly for Gaussian tokens and for populations, not for {measure!r}: use a large "
@@ -83,25 +84,27 @@ def _population(head: Head, tokens: Empirical, a: Tensor, sizes: list[int]) -> F
     ready = Quartic.of(scores - scores.max(), mass, max(sizes))
     pairs = [(c, d) for c in range(u.shape[1]) for d in range(k.shape[1])]
     rows, columns = (torch.tensor(part) for part in zip(*pairs, strict=True))
-    return _products(ready, p, u, k, (rows, columns), (rows, columns), sizes).sum(1)
+    return _products(ready, u, k, u.T @ (p[:, None] * k), (rows, columns), (rows, columns), sizes).sum(1)
 
 
 def _products(
     ready: Quartic,
-    p: Float[Tensor, " j"],
     u: Float[Tensor, "j c"],
     k: Float[Tensor, "j d"],
+    limit: Float[Tensor, "c d"],
     one: tuple[Tensor, Tensor],
     other: tuple[Tensor, Tensor],
     sizes: list[int],
 ) -> Float[Tensor, "n e"]:
-    """E D_{ab} D_{cd} for D = (W G − U Kᵀ)/W², at entries `one` (a, b) and `other` (c, d)."""
+    """E D_{ab} D_{cd} for D = (W G − U Kᵀ)/W², G of ukᵀ less its mean in the limit, at entries `one` (a, b) and `other` (c, d)."""
     (ua, kb), (uc, kd) = ((u[:, row], k[:, column]) for row, column in (one, other))
-    g, h = (both - p @ both for both in (ua * kb, uc * kd))
+    g, h = (ua * kb - limit[one], uc * kd - limit[other])
     found = ready.mean([None, None, g, h], sizes) + ready.mean([ua, kb, uc, kd], sizes)
     return found - ready.mean([None, ua, kb, h], sizes) - ready.mean([None, uc, kd, g], sizes)
 
 
+MOST_SPREAD = 40
+"""Of scores of Gaussian tokens; time and memory grow with its square."""
 HERMITE = 3
 """Nodes across the scores' direction: exact, for nothing there is of more than fourth degree."""
 
@@ -137,10 +140,9 @@ def _white(s: float, sizes: list[int]) -> Float[Tensor, "5 n"]:
     density = torch.exp(-0.5 * y.square()) * step / math.sqrt(2 * math.pi)
     mass = (density[:, None, None] * weights[:, None] * weights).flatten()
     keys = torch.cartesian_prod(y, nodes, nodes)
-    p = mass * torch.exp(s * keys[:, 0] - s * s / 2)
-    limit = torch.tensor([s, 0.0, 0.0], dtype=torch.float64)
     ready = Quartic.of(s * keys[:, 0], mass, max(sizes))
     entries = torch.tensor([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [1, 1, 2, 2], [1, 2, 1, 2]]).T
-    centred = keys - limit
+    centred = keys - torch.tensor([s, 0.0, 0.0], dtype=torch.float64)
     one, other = (entries[0], entries[1]), (entries[2], entries[3])
-    return _products(ready, p / p.sum(), centred, centred, one, other, sizes).T
+    # the covariance under the limit's attention, whose bulk the nodes need not reach, is known
+    return _products(ready, centred, centred, torch.eye(3, dtype=torch.float64), one, other, sizes).T

@@ -140,19 +140,19 @@ def _check_endless(law: Measure, sampling: Sampling) -> None:
 
 def _of_law(head: Head, law: Measure, x: Tensor, n_max: int, sampling: Sampling) -> OfN:
     """Queries of similar score spread go together, since the spread sets the size of the grids."""
-    a = _moderate(head.score_vector(x), law)
+    a = moderate(head.score_vector(x), law)
     order = a.norm(dim=-1).argsort()
     groups = order.split(QUERIES_AT_ONCE)
     ready = [sampling.draw.exact(_law_rest(head, law, x[rows], sampling.kept), n_max) for rows in groups]
     return _joined([partial(_alike, one) for one in ready], list(groups))
 
 
-def _moderate(a: Tensor, law: Measure) -> Tensor:
+def moderate(a: Tensor, law: Measure, most: int = MOST_SPREAD) -> Tensor:
     """Score vectors whose scores do not spread too widely for a grid."""
     spread = float((a @ law.covariance * a).sum(-1).max().sqrt())
-    if not spread <= MOST_SPREAD:
+    if not spread <= most:
         raise InputError(
-            f"The scores of a query spread by {spread:.3g} standard deviations, and grids are made up to {MOST_SPREAD:,}: even "
+            f"The scores of a query spread by {spread:.3g} standard deviations, and grids are made up to {most:,}: even "
             f"of {MOST_TOKENS:.0e} keys one takes all the weight. Use a smaller A or κ, or hardmax_error for the limit."
         )
     return a
@@ -203,7 +203,7 @@ def rest_of(
     """What queries draw from beside what they keep: key by key, or of a law nodes that are that much `finer`."""
     if measure.population is None:
         _check_endless(measure, sampling)
-        _moderate(head.score_vector(x), measure)
+        moderate(head.score_vector(x), measure)
         return _law_rest(head, measure, x, sampling.kept, finer)
     where = _where(positions, x, measure.population)
     seen = _sight(head, measure.population, sampling)(x)

@@ -144,7 +144,7 @@ class Verdict:
         """Agrees when the exponent of the last fit is below that of the first, intervals included."""
         fall = first.exponent - last.exponent
         half = math.hypot(*((fit.interval[1] - fit.interval[0]) / 2 for fit in (first, last)))
-        return cls.at_least(f"{claim}: by more than", 0.0, fall, (fall - half, fall + half))
+        return cls.at_least(f"{claim}: by", 0.0, fall, (fall - half, fall + half))
 
     @classmethod
     def holds(

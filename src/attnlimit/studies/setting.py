@@ -252,7 +252,7 @@ class CurveResult(Result):
         row: dict[str, Cell] = {
             "horizon": self.horizon,
             "largest n": self.curve.n[-1],
-            "rms there": float(self.curve.error[-1]),
+            "rms at largest n": float(self.curve.error[-1]),
         }
         if self.fit is not None:
             level = f"{100 * self.fit.level:g} %"

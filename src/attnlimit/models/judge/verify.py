@@ -141,13 +141,16 @@ class Verification(Tried):
             return "The budgets FAIL. " + " ".join(self.failures)
         known = bool((~self.predicted.isnan()).any()) and self.judged
         text = "The budgets hold: " + ("head errors are as predicted and " if known else "")
+        if self.answer_predicted is not None:
+            text += "the answer's error is as predicted, " if not known else "so is the answer's, "
         text += f"{self.full.name} loses {self.drop.value:.2%} (at most {self.allowed.drop:.2%} allowed)."
         if self.drop.high > self.allowed.drop:
             text += f" The interval reaches {self.drop.high:.2%}: more texts or seeds would settle it."
         if not self.judged:
             text += " Heads were not judged: one window with one seed gives no intervals."
         elif not known:
-            text += " They carry no predicted errors to compare with."
+            single = "" if self.answer_predicted is None else " of single heads"
+            text += f" They carry no predicted errors{single} to compare with."
         return text
 
     def to_dict(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Concentrated(Result):
                 "quantity": name,
                 "horizon": None if self.limit is None else self.limit.horizon,
             }
-            row |= {"largest n": self.n[-1], "rms there": float(curve.rms[-1])}
+            row |= {"largest n": self.n[-1], "rms at largest n": float(curve.rms[-1])}
             found.append({**row, "exponent": self.fits[name].exponent, "95 % from": low, "95 % to": high})
         return found
 

@@ -48,7 +48,7 @@ class DifferentErrors(Result):
         return crossed([range(len(self.squares)), self.n], self.squares)
 
     def shown(self) -> list[Row]:
-        return [{"largest n": self.n[-1], "rms there": float(self.exact[-1])}]
+        return [{"largest n": self.n[-1], "rms at largest n": float(self.exact[-1])}]
 
 
 class DifferentKeys(Kind):

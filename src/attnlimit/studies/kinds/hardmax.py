@@ -44,7 +44,12 @@ class Distance(Result):
 
     def shown(self) -> list[Row]:
         return [
-            {"dim": self.dim, "kappa": self.rule, "largest n": self.n[-1], "rms there": float(self.rms[-1])}
+            {
+                "dim": self.dim,
+                "kappa": self.rule,
+                "largest n": self.n[-1],
+                "rms at largest n": float(self.rms[-1]),
+            }
         ]
 
     def methods(self) -> Row:

@@ -35,7 +35,7 @@ class Plane(Result):
     def shown(self) -> list[Row]:
         found = self.diagram
         return [
-            {"law": found.law, "kappa": kappa, "largest n": found.n[-1], "relative rms there": error}
+            {"law": found.law, "kappa": kappa, "largest n": found.n[-1], "relative rms at largest n": error}
             for kappa, error in zip(found.kappa, found.relative_rms[:, -1].tolist(), strict=True)
         ]
 

@@ -164,8 +164,10 @@ def _explained(function: Any, problem: Exception) -> AttnlimitError | None:
     words = "can't allocate memory|not enough memory|Storage size calculation overflowed|invalid size, possible overflow"
     if not isinstance(problem, MemoryError | torch.OutOfMemoryError) and not re.search(words, str(problem)):
         return None
+    size = re.search(r"allocate (\d+) bytes", str(problem))
+    much = f" ({int(size[1]):.3g} bytes at once)" if size else ""
     return TooLarge(
-        f"{what} needs more memory than there is ({told}): use fewer numbers at once, or a larger machine."
+        f"{what} needs more memory than there is{much}: use fewer numbers at once, or a larger machine."
     )
 
 
@@ -176,7 +178,7 @@ def _taken(check: Check, value: object, name: str, sizes: Sizes) -> Any:
         raise
     except Exception as problem:  # objects of others, whose length, items or comparisons fail
         raise InputError(
-            f"{name} must be {check.what}, got {type(value).__name__}, which cannot be read: {problem}."
+            f"{name} must be {check.what}, got {type(value).__name__}, which cannot be read: {problem or type(problem).__name__}."
         ) from problem
     if found is NO:
         raise InputError(f"{name} must be {check.what}, got {shown(value)}.{check.do and ' ' + check.do}")

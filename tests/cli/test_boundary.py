@@ -528,6 +528,38 @@ def test_an_early_interrupt_ends_it_without_a_traceback():
     assert told == "" or (told.startswith("Interrupted. Run") and told.count("\n") == 1)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGHUP")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_being_ended_or_hung_up_is_an_interrupt(name, tmp_path):
+    """Unless it is not to be heard, as under nohup."""
+    (tmp_path / "told.py").write_text(
+        "import signal, attnlimit.cli.cite, attnlimit_command\n"
+        f"def cite():\n    signal.raise_signal(signal.{name})\n    print('went on')\n"
+        "attnlimit.cli.cite.cite = cite\n"
+        "attnlimit_command.main()\n"
+    )
+    for heard in (signal.SIG_DFL, signal.SIG_IGN):
+        before = partial(signal.signal, getattr(signal, name), heard)
+        told = subprocess.run(
+            [sys.executable, tmp_path / "told.py", "cite"], capture_output=True, text=True, preexec_fn=before
+        )
+        ignored = heard is signal.SIG_IGN
+        assert told.returncode == (0 if ignored else 130)
+        assert ("went on" in told.stdout) == ignored
+        assert told.stderr.startswith("Interrupted. Run the same command again") != ignored
+
+
+def test_widths_and_windows_that_there_are_not(tmp_path):
+    odd = {**os.environ, "COLUMNS": "0", "MPLBACKEND": "module://not_installed.backend"}
+    words = ["curve", "--horizon", "0.5", "--n", "1e3", "--plot", str(tmp_path / "p.png")]
+    told = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=odd)
+    assert told.returncode == 0, told.stderr
+    assert "local exponent" in told.stdout
+    assert (tmp_path / "p.png").stat().st_size > 1000
+    told = subprocess.run([*COMMAND, "curve", "--horizon", "x"], capture_output=True, text=True, env=odd)
+    assert "--horizon" in told.stderr
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
 @pytest.mark.parametrize(
     "where", ["while a module is imported", "while compiled code is loaded", "in the command"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -163,7 +164,8 @@ def test_a_useless_heuristic_is_placed_below_uniform() -> None:
     ("make", "message"),
     [
         (lambda: Chances((1.0, -1.0)), "sizes must be finite numbers of at least 0"),
-        (lambda: Neyman((0, 3), (1.0, 1.0)), "spread must be a number of at least 0 for each stratum"),
+        (lambda: Neyman((0, 3), (1.0, 1.0)), "spread must be a finite number of at least 0 for each stratum"),
+        (lambda: Neyman(spread=(math.inf,)), "spread must be a finite number"),
         (
             lambda: Chances((1.0, 1.0)).places(3, [1], torch.Generator()),
             "sizes are of 2 keys, but 3 are drawn from",

@@ -142,7 +142,7 @@ def test_quick_takes_what_the_study_says():
         ),
         (
             ("[map, mean]", "[moment]"),
-            r"statistic: The statistic 'moment' is Moment\(order\), got nothing of it",
+            r"statistic: The statistic 'moment' takes order, got nothing of it",
         ),
         (
             ("statistic: [map, mean]", "sampling.draw: [block]"),
@@ -156,6 +156,14 @@ def test_quick_takes_what_the_study_says():
         (
             ("count: 3}", "count: 100_000_000}"),
             r"line 6, n: a range has a count of at most 10,000, got 100,000,000",
+        ),
+        (
+            ("replicates: 20", "cases: [{head.horizon: 2.0}]\nreplicates: 20"),
+            r"head.horizon and head.horizon say the same field in grid and cases: keep one of them",
+        ),
+        (
+            ("replicates: 20", "cases: [{law: {name: sphere, dim: 2}, law.radius: 2.0}]\nreplicates: 20"),
+            r"law and law.radius say the same field",
         ),
         (
             ("head.horizon: [0.5", "n.start.x: [0.5"),

@@ -35,6 +35,23 @@ def contents(folder: str | Path) -> dict[bytes, bytes]:
         return dict(run.rows("SELECT id, result FROM results"))
 
 
+def test_a_folder_that_is_moved_while_it_is_written_is_told_and_goes_on_there(tmp_path):
+    run, moved = tmp_path / "run", tmp_path / "moved"
+
+    def move(progress):
+        if progress.done == 2 and run.exists():
+            run.rename(moved)
+
+    study = probes(12, what={"seconds": 0.3})
+    with pytest.raises(
+        StoreError, match=r"run was removed or moved while the run wrote to it\. If it was moved, go on there"
+    ):
+        run_study(study, run, report=move)
+    again = run_study(study, moved)
+    assert again.done == 12
+    assert again.reused >= 2
+
+
 # --- versions -----------------------------------------------------------------------------------------
 
 

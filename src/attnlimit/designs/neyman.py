@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,9 +32,10 @@ class Neyman(Draw):
         strata = None if self.strata is None else tuple(self.strata)
         object.__setattr__(self, "strata", strata)
         object.__setattr__(self, "spread", tuple(float(one) for one in self.spread))
-        if set(strata or (0,)) - set(range(len(self.spread))) or not min(self.spread, default=-1.0) >= 0:
+        known = set(strata or (0,)) <= set(range(len(self.spread)))
+        if not (known and all(0 <= one < math.inf for one in self.spread)):
             raise InputError(
-                f"spread must be a number of at least 0 for each stratum 0, 1, …; got {self.spread!r} for strata "
+                f"spread must be a finite number of at least 0 for each stratum 0, 1, …; got {self.spread!r} for strata "
                 f"{sorted(set(strata or (0,)))[:6]}."
             )
 

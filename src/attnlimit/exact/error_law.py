@@ -95,7 +95,7 @@ class ErrorLaw(Drawn):
             return self._below(-t) if self.bias > 0 else 1 - self._below(t)
 
         end = self.rms
-        while beyond(end) > 1e-8:
+        while beyond(end) > max(1e-8, self.cdf_error(-end if self.bias > 0 else end)):
             end *= 1.5
         # full output: what two halves leave is no reason for a warning
         side = quad(beyond, 0.0, end, epsabs=1e-5 * self.rms, epsrel=0.0, limit=2, full_output=True)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import sha256
@@ -108,6 +108,15 @@ class Precision(Fields):
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
 
+def _apart(names: Iterable[str]) -> None:
+    """No field stands in another or twice: only one of the values would be run."""
+    before = ""
+    for name in sorted(names, key=lambda one: one.split(".")):
+        if before and f"{name}.".startswith(f"{before}."):
+            raise ValueError(f"{before} and {name} say the same field in grid and cases: keep one of them")
+        before = name
+
+
 @told
 class Study(Fields):
     """`what` holds the fields of the kind. `grid` gives paths into it (head.horizon) and the values to try, all
@@ -141,6 +150,8 @@ class Study(Fields):
     def _fits(self) -> Study:
         if self.precision is not None and self.precision.max_replicates < self.replicates:
             raise ValueError("precision.max_replicates is less than replicates")
+        for case in self.cases:
+            _apart([*self.grid, *case])
         return self
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish what is being written, give up what is being computed, within seconds."""
+"""Ctrl-C, SIGTERM and a terminal that is closed: finish what is being written, give up what is being computed, within seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""A terminal that is closed hangs up."""
 GRACE = 4.0
 """Seconds after which the process ends even if a task computes on in foreign code. The store is safe at any moment."""
 EXIT = 130
@@ -23,7 +24,7 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Whether to stop. Inside `signals()` the two signals say so, outside only `ask()` does."""
+    """Whether to stop. Inside `signals()` the signals say so, outside only `ask()` does."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -49,7 +50,8 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in heard}
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         waker = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)

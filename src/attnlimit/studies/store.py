@@ -258,6 +258,11 @@ class Store(Reader):
     def sync(self, *, now: bool = False) -> bool:
         """Flush to the disk what was committed, if the last time is long enough ago; whether all of it is there."""
         if self._dirty and (now or time.monotonic() - self._synced >= SYNC_SECONDS):
+            if not self.path.exists():
+                raise StoreError(
+                    f"{self.folder} was removed or moved while the run wrote to it. If it was moved, go on there: "
+                    "attnlimit sweep FOLDER --resume."
+                )
             if self._wal is not None:
                 with in_words(self.folder):
                     os.fsync(self._wal)

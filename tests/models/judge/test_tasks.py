@@ -234,6 +234,13 @@ _TwoArguments.__name__ = "Oracle"
 # --- labels ---------------------------------------------------------------------------------------
 
 
+def test_one_score_is_no_choice_of_labels(tokenizer, articles):
+    model = random_model("BertForSequenceClassification", bert_config(tokenizer, num_labels=1))
+    texts = [Document("a", articles[0].text, 0)]
+    with pytest.raises(InputError, match="one score and no choice of labels"):
+        evaluate(Labels(), model, tokenizer, texts, tokens=32)
+
+
 def test_label_accuracy_against_the_models_own_answers(tokenizer, articles):
     config = bert_config(
         tokenizer,

@@ -273,3 +273,24 @@ def test_labels_are_drawn_from_the_answer():
     off = (counts - expected).square() / expected.clamp_min(1e-9)
     assert float(off.sum()) < 41.3
     assert float(((counts[0] - expected[1]).square() / expected[1]).sum()) > 1000
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem", "what"),
+    [
+        (1, None, "a score"),
+        (3, "regression", r"3 scores \(regression\)"),
+        (3, "multi_label_classification", r"3 scores \(multi_label_classification\)"),
+    ],
+)
+def test_scores_that_choose_no_label_have_no_kl(labels: int, problem: str | None, what: str) -> None:
+    """The softmax of one score is 1 whatever it is: its KL would always be zero."""
+    config, model, settings = KINDS["classifier"]
+    settings = {**settings, "num_labels": labels, "problem_type": problem}
+    with torch.random.fork_rng():
+        built = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    loaded = Loaded(built.eval().requires_grad_(False), None, "tiny", "classifier")
+    with pytest.raises(ModelNotSupported, match=f"gives a text {what}, which is no choice .*--answer off"):
+        model_answer(loaded, text())
+    with pytest.raises(ModelNotSupported, match="which is no choice of one label"):
+        answer_gradients(loaded, text(), torch.arange(3), 1, torch.Generator().manual_seed(0))

@@ -228,6 +228,10 @@ class Labels(OutputTask):
 
     def output(self, run: TaskRun, inputs: dict[str, Tensor]) -> Float[Tensor, "batch d"]:
         logits: Tensor = run.model(**inputs).logits
+        if logits.shape[-1] < 2:
+            raise InputError(
+                "The model gives a text one score and no choice of labels, so there is no label accuracy."
+            )
         return logits
 
     def judged(self, run: TaskRun, outputs: Float[Tensor, "rows d"]) -> tuple[Tensor, dict[str, float]]:

@@ -28,6 +28,8 @@ AT_ONCE = 128
 """Positions whose laws are compared at once."""
 EVEN = 0.5
 """Of the chances that queries are drawn with, the part that all have alike: what their sizes do not tell, as the keys they read, is not left out."""
+SCORES = ("regression", "multi_label_classification")
+"""Problems of classifiers whose answer is no choice of one label."""
 OFF = "analyse without the answer (--answer off)"
 
 
@@ -68,6 +70,7 @@ def answer_gradients(
                 look(call.detached(), out.detach())
         return outputs[call.layer]
 
+    _check_choice(loaded)
     with _enough_memory(loaded, ids), torch.enable_grad(), observe(loaded.model, keep):
         output, heads = _run(loaded, ids.to(loaded.device)), list(outputs.values())
         end = answer_of(loaded, output) if loaded.kind == "encoder" else output.logits.flatten(0, -2)
@@ -105,9 +108,22 @@ def _run(loaded: Loaded, ids: Int[Tensor, "1 length"]) -> Any:
 
 def answer_of(loaded: Loaded, output: Any) -> Float[Tensor, "positions classes"] | Float[Tensor, " d"]:
     """What a model says of one text: log-probabilities, or the embedding."""
+    _check_choice(loaded)
     if loaded.kind == "encoder":
         return normalize(output.last_hidden_state[0].float().mean(0), dim=0)
     return output.logits.flatten(0, -2).float().log_softmax(-1)
+
+
+def _check_choice(loaded: Loaded) -> None:
+    """Of one score, and of scores that do not exclude each other, softmax makes what never changes, or what the model does not say."""
+    config = loaded.model.config
+    kind = getattr(config, "problem_type", None)
+    if loaded.kind == "classifier" and (config.num_labels < 2 or kind in SCORES):
+        what = "a score" if config.num_labels < 2 else f"{config.num_labels} scores ({kind})"
+        raise ModelNotSupported(
+            f"{loaded.name} gives a text {what}, which is no choice of one label among several, so there is no KL of its answer: "
+            f"{OFF}, or load it with task='encoder' for the change of its embedding."
+        )
 
 
 def answer_error(full: Tensor, sampled: Tensor) -> float:

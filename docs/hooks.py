@@ -125,6 +125,26 @@ def benchmarks() -> str:
     return "\n".join(lines)
 
 
+def answer() -> str:
+    """What budgets for the answer were predicted to do and did, from benchmarks/results.json."""
+    found = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))["answer"]
+    by: dict[tuple[int, float], dict[str, Any]] = {}
+    for one in found["points"]:
+        by.setdefault((one["tokens"], one["asked"]), {})[one["method"]] = one
+    ours = ["by head and query", "by head"]
+    columns = ["tokens", "keys", *(f"{name}: {what}" for name in ours for what in ("predicted", "measured"))]
+    lines = [f"| {' | '.join([*columns, 'least of the others'])} |", "|---" * 7 + "|"]
+    for (tokens, asked), methods in by.items():
+        cells = [f"{tokens:,}", f"{100 * asked:g} %"]
+        for name in ours:
+            value, low, high = methods[name]["predicted"]
+            cells += [f"{value:.2g} [{low:.2g}, {high:.2g}]", f"**{methods[name]['kl']:.2g}**"]
+        other = min((one for name, one in methods.items() if name not in ours), key=lambda one: one["kl"])
+        cells.append(f"{other['kl']:.2g} ({other['method']})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _growth(found: list[dict[str, Any]]) -> str:
     """Ratio to the baseline against size, a pair of axes for each kind of size, as a picture in the page."""
     from attnlimit.numerics.counts import short_count
@@ -183,4 +203,10 @@ def _plain(text: str) -> str:
     return text.replace("{", "").replace("}", "").replace("--", "–")
 
 
-PARTS = {"commands": commands, "benchmarks": benchmarks, "reference": reference, "references": references}
+PARTS = {
+    "answer": answer,
+    "commands": commands,
+    "benchmarks": benchmarks,
+    "reference": reference,
+    "references": references,
+}

@@ -157,6 +157,7 @@ def test_quick_takes_what_the_study_says():
             ("count: 3}", "count: 100_000_000}"),
             r"line 6, n: a range has a count of at most 10,000, got 100,000,000",
         ),
+        (("dim: 2", "dim: 20_000"), r"dim must be at most 2,048 for a head of a given horizon, got 20,000"),
         (
             ("replicates: 20", "cases: [{head.horizon: 2.0}]\nreplicates: 20"),
             r"head.horizon and head.horizon say the same field in grid and cases: keep one of them",

@@ -17,7 +17,6 @@ from attnlimit.errors import InputError
 MeasureName = Annotated[
     str, typer.Option("--measure", help="Token law: ball, box, gaussian, laplace, rademacher or sphere.")
 ]
-MOST_DIM = 2_048
 Dim = Annotated[int, typer.Option("--dim", help="Dimension of the tokens.")]
 Cov = Annotated[
     str | None, typer.Option("--cov", help="Gaussian covariance: a number, or a .npy/.safetensors matrix.")
@@ -38,6 +37,7 @@ def law_of(measure: MeasureName, dim: Dim, cov: Cov = None, scale: Scale = None)
     import torch
 
     from attnlimit.measures.spec import SIZE
+    from attnlimit.rates.horizon import MOST_DIM
 
     if dim > MOST_DIM:
         raise InputError(

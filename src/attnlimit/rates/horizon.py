@@ -13,6 +13,8 @@ from attnlimit.errors import InputError
 from attnlimit.measures import Measure
 
 Rows: TypeAlias = Float[Tensor, "*heads _ _"]
+MOST_DIM = 2_048
+"""Of tokens for which a head is made to have a horizon: eigenvalues of larger matrices are not waited for."""
 KINDS = ("two-sided", "one-sided", "row-space")
 
 

@@ -26,6 +26,7 @@ from attnlimit.files.arrays import open_rows
 from attnlimit.measures import Measure, laws
 from attnlimit.measures.spec import Form
 from attnlimit.rates import ErrorCurve, PowerFit, Rates, horizon, rates
+from attnlimit.rates.horizon import MOST_DIM
 from attnlimit.studies.fields import Fields, File, Seed, Sizes
 from attnlimit.studies.kind import Cell, Kind, Point, Result, Row
 
@@ -118,6 +119,15 @@ def like(dtype: Dtype, device: str) -> Tensor:
     return torch.empty(0, dtype=DTYPES[dtype], device=device)
 
 
+def _size(law: Measure) -> int:
+    if law.dim > MOST_DIM:
+        raise InputError(
+            f"dim must be at most {MOST_DIM:,} for a head of a given horizon, got {law.dim:,}: the eigenvalues of matrices of that "
+            "size are needed."
+        )
+    return law.dim
+
+
 class Identity(Fields):
     """A = cI with horizon H on the law, values are the keys."""
 
@@ -125,7 +135,7 @@ class Identity(Fields):
     horizon: NonNegativeFloat
 
     def build(self, law: Measure, like: Tensor) -> Head:
-        return _with_horizon(torch.eye(law.dim).to(like), None, law, self.horizon)
+        return _with_horizon(torch.eye(_size(law)).to(like), None, law, self.horizon)
 
 
 class Random(Fields):
@@ -137,7 +147,7 @@ class Random(Fields):
 
     def build(self, law: Measure, like: Tensor) -> Head:
         generator = torch.Generator().manual_seed(self.seed)
-        draws = torch.randn(3, law.dim, law.dim, generator=generator, dtype=torch.float64)
+        draws = torch.randn(3, _size(law), law.dim, generator=generator, dtype=torch.float64)
         Q, K, V = (draws / law.dim**0.5).to(like)
         return _with_horizon(K.T @ Q, V, law, self.horizon)
 

@@ -37,7 +37,7 @@ def runs(
         raise InputError(f"There is no run of a study in {folder}: `attnlimit sweep SPEC` makes one.")
     rows = [
         (
-            str(state.folder),
+            str(state.folder.relative_to(folder)),
             state.kind,
             Text.assemble((state.state, COLOURS[state.state]), f" ({state.writer})" if state.writer else ""),
             f"{state.done:,}/{state.total:,}",

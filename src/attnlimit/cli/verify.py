@@ -96,7 +96,7 @@ def _show(result: Verification) -> None:
                 _mean(result.predicted[layer].tolist()),
                 _mean(result.measured[layer].tolist()),
                 spread,
-                str(int(result.above[layer].sum())),
+                "–" if known.numel() == 0 else str(int(result.above[layer].sum())),
                 with_interval(result.hidden[layer]) if len(result.hidden) == len(result.measured) else "–",
             )
         )

@@ -316,7 +316,8 @@ def _check_replicates(study: Study, found: type[Kind], path: str | Path) -> None
         )
     if study.replicates < found.least or study.chunk < found.least:
         raise InputError(
-            f"{path}: replicates and chunk must be at least {found.least}: errors are known by their spread."
+            f"{path}: replicates and chunk must be at least {found.least} (without either it is 1 and {CHUNK}), got {study.replicates} and "
+            f"{study.chunk}: errors are known by their spread."
         )
     most = most_replicates(study)
     for left in (study.replicates % study.chunk, most % study.chunk):

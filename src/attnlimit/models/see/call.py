@@ -77,7 +77,7 @@ class Call:
         spread = float((scores.amax(-1) - least).max())
         if not spread <= MOST_SPREAD:
             raise ModelNotSupported(
-                f"{self.name}, head {head}: the scores of a query spread over {spread:.3g}, and errors are exact up to "
+                f"{self.name}, head {head}: the scores of a query spread over {'more than a number can say' if spread != spread else f'{spread:.3g}'}, and errors are exact up to "
                 f"{MOST_SPREAD:,}. Trained models stay far below: the weights are damaged, or not scaled as the config says."
             )
 

@@ -105,7 +105,7 @@ def _show_roles(found: Explanation) -> None:
         by_layer.setdefault(one.layer, []).append(one)
     widest = max(map(len, by_layer.values()))
     rows = [[str(layer), *map(_cell, some), *[""] * (widest - len(some))] for layer, some in by_layer.items()]
-    title = f"Leading role of each head, with its share of the attention in %: {found.model}, {len(found.tokens)} tokens"
+    title = f"Leading role of each head among those that it plays, with its share of the attention in %: {found.model}, {len(found.tokens)} tokens"
     out.print(table(title, ["layer", *(f"h{k}" for k in range(widest))], rows))
     lines = []
     for k, role in enumerate(SHADES):

@@ -85,7 +85,7 @@ def test_a_drawn_key_stands_for_the_rest() -> None:
     ("record", "message"),
     [
         ({"draw": "poisson"}, "draw must be one of .*different.* got 'poisson'"),
-        ({"draw": {"name": "coins", "bias": 2}}, r"The draw 'coins' is Coins\(\), got {'bias': 2}"),
+        ({"draw": {"name": "coins", "bias": 2}}, r"The draw 'coins' takes nothing more, got {'bias': 2}"),
         ({"kept": {"sink": 4}}, "cannot be read"),
         ({"kept": {"top": -1}}, r"top must be a whole number of at least 0, got -1"),
         ({"weight": "double"}, "weight must be one of plain, rest, got 'double'"),

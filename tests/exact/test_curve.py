@@ -78,6 +78,8 @@ def test_bad_input():
     law = al.Gaussian(dim=2)
     with pytest.raises(InputError, match="one head at a time"):
         al.curve(al.Head(torch.zeros(3, 2, 2, **F64)), law, 10)
+    with pytest.raises(InputError, match=r"beyond 10\^12, where the quadrature is no longer tested"):
+        al.curve(al.Head([[1.0]]), al.Gaussian(dim=1), n=[10, 10**13])
     with pytest.raises(InputError, match="do not fit 1-dimensional queries"):
         al.curve(al.Head(torch.zeros(2, 1, **F64)), law, 10)
     with pytest.raises(InputError, match="statistic must be one of rms, mean_rms, got 'median'"):

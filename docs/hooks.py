@@ -92,12 +92,15 @@ def _default(value: Any) -> str:
     return f" Default: `{value}`."
 
 
+def _measured() -> Any:
+    """What benchmarks found."""
+    return json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+
+
 def benchmarks() -> str:
     """All measured figures, from benchmarks/results.json."""
     lines: list[str] = []
-    for name, result in json.loads(
-        (ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8")
-    ).items():
+    for name, result in _measured().items():
         machine, versions = result["machine"], result["versions"]
         lines += [
             f"## {name.replace('_', ' ')}",
@@ -127,9 +130,8 @@ def benchmarks() -> str:
 
 def answer() -> str:
     """What budgets for the answer were predicted to do and did, from benchmarks/results.json."""
-    found = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))["answer"]
     by: dict[tuple[int, float], dict[str, Any]] = {}
-    for one in found["points"]:
+    for one in _measured()["answer"]["points"]:
         by.setdefault((one["tokens"], one["asked"]), {})[one["method"]] = one
     ours = ["by head and query", "by head"]
     columns = ["tokens", "keys", *(f"{name}: {what}" for name in ours for what in ("predicted", "measured"))]

@@ -276,7 +276,10 @@ def test_a_scheduler_that_is_gone_ends_the_run_by_name(monkeypatch):
 
 def test_a_scheduler_that_is_killed_ends_the_run_by_name_and_it_goes_on(tmp_path):
     file, folder, processes = tmp_path / "scheduler.json", tmp_path / "run", []
-    for part in (["scheduler", "--host", "127.0.0.1", "--port", "0"], ["worker", "--nthreads", "1"]):
+    for part in (
+        ["scheduler", "--host", "127.0.0.1", "--port", "0"],
+        ["worker", "--no-nanny", "--nthreads", "1"],
+    ):
         words = [sys.executable, "-m", "dask", *part, "--scheduler-file", str(file), "--no-dashboard"]
         processes.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
     study = study_from(STUDY | {"replicates": 1, "grid": {"value": list(range(40))}})

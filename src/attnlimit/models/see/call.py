@@ -76,8 +76,9 @@ class Call:
         least = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1)
         spread = float((scores.amax(-1) - least).max())
         if not spread <= MOST_SPREAD:
+            much = "more than a number can say" if spread != spread else f"{spread:.3g}"
             raise ModelNotSupported(
-                f"{self.name}, head {head}: the scores of a query spread over {'more than a number can say' if spread != spread else f'{spread:.3g}'}, and errors are exact up to "
+                f"{self.name}, head {head}: the scores of a query spread over {much}, and errors are exact up to "
                 f"{MOST_SPREAD:,}. Trained models stay far below: the weights are damaged, or not scaled as the config says."
             )
 
